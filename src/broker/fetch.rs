@@ -1,0 +1,329 @@
+//! Fetch (key 1, v4-18): a session's partitions are read on the shards that own them; with fewer
+//! bytes than the client's minimum the request waits on those shards, as long as the client
+//! allows. Runs on the connection's shard; reading is [`crate::shard::read`].
+
+use super::request::Context;
+use crate::replica::delayed::Isolation;
+use crate::replica::session::{Opened, SessionKey, SessionPart, Sessions, Told};
+use crate::rt::{self, Instant};
+use crate::shard::Shard;
+use crate::shard::read::{Read, ReadPart, ReadRequest};
+use crate::types::{PartitionId, Uuid};
+use crate::wire::messages::fetch_request::FetchRequest;
+use crate::wire::messages::fetch_response::{
+    AbortedTransaction, EpochEndOffset, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch,
+    NodeEndpoint, PartitionData,
+};
+use crate::wire::{ErrorCode, Records, Str};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// First version that names topics by id.
+const TOPIC_ID_VERSION: i16 = 13;
+/// First version that answers a lost leadership with the leader (KIP-951).
+const HINT_VERSION: i16 = 16;
+/// Replica id of a consumer, and of a debugging consumer that may read to the log end.
+const CONSUMER: i32 = -1;
+const DEBUGGING_CONSUMER: i32 = -2;
+
+pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchResponse {
+    let shard = &context.shard;
+    let replica = if context.version >= 15 { request.replica_state.replica_id } else { request.replica_id };
+    let isolation = match (replica, request.isolation_level) {
+        (DEBUGGING_CONSUMER, _) => Isolation::LogEnd,
+        (id, _) if id > CONSUMER => Isolation::LogEnd,
+        (_, 1) => Isolation::LastStable,
+        _ => Isolation::HighWatermark,
+    };
+    let opened = {
+        let (named, forgotten) = named_partitions(&context, &request);
+        shard.sessions().open(
+            request.session_id,
+            request.session_epoch,
+            context.version >= TOPIC_ID_VERSION,
+            replica > CONSUMER,
+            named,
+            &forgotten,
+            rt::now(),
+            || (rt::random_u64() >> 33) as i32,
+        )
+    };
+    let (session, parts, incremental) = match opened {
+        Ok(Opened::Sessionless(parts)) => (0, parts, false),
+        Ok(Opened::Full { session, parts }) => (session, parts, false),
+        Ok(Opened::Incremental { session, parts }) => (session, parts, true),
+        Err(error) => return FetchResponse { error_code: error.0, ..Default::default() },
+    };
+    let max_bytes =
+        (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
+    let plan = Plan::new(shard, &parts, isolation, max_bytes);
+    let min_bytes = (request.min_bytes.max(0) as u64).min(max_bytes);
+    let deadline = rt::now() + Duration::from_millis(request.max_wait_ms.max(0) as u64);
+    let reads = plan.read_enough(&context, min_bytes, deadline).await;
+    respond(&context, session, incremental, &parts, reads)
+}
+
+/// The request's partitions and those it forgets, with topic ids and names resolved where known.
+fn named_partitions(context: &Context, request: &FetchRequest) -> (Vec<SessionPart>, Vec<SessionKey>) {
+    let image = context.shard.image();
+    let resolve = |name: &Str, id: Uuid| -> (Str, Uuid) {
+        if context.version >= TOPIC_ID_VERSION {
+            (image.topic_by_id(id).map(|topic| topic.name.clone()).unwrap_or_default(), id)
+        } else {
+            (name.clone(), image.topic_by_name(name).map_or(Uuid::ZERO, |topic| topic.id))
+        }
+    };
+    let mut named = Vec::new();
+    for topic in &request.topics {
+        let (name, id) = resolve(&topic.topic, topic.topic_id);
+        for partition in &topic.partitions {
+            named.push(SessionPart::new(
+                SessionKey {
+                    topic: name.clone(),
+                    id: PartitionId { topic: id, index: partition.partition },
+                },
+                partition.fetch_offset,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+                partition.log_start_offset,
+                partition.partition_max_bytes,
+            ));
+        }
+    }
+    let mut forgotten = Vec::new();
+    for topic in &request.forgotten_topics_data {
+        let (name, id) = resolve(&topic.topic, topic.topic_id);
+        forgotten.extend(topic.partitions.iter().map(|index| SessionKey {
+            topic: name.clone(),
+            id: PartitionId { topic: id, index: *index },
+        }));
+    }
+    (named, forgotten)
+}
+
+/// Which shard reads what.
+struct Plan {
+    isolation: Isolation,
+    max_bytes: u64,
+    by_owner: BTreeMap<usize, Vec<ReadPart>>,
+    /// Partitions that have only an error to give.
+    refused: Vec<(usize, ErrorCode)>,
+    slots: usize,
+}
+
+impl Plan {
+    fn new(shard: &Rc<Shard>, parts: &[SessionPart], isolation: Isolation, max_bytes: u64) -> Plan {
+        let mut plan = Plan {
+            isolation,
+            max_bytes,
+            by_owner: BTreeMap::new(),
+            refused: Vec::new(),
+            slots: parts.len(),
+        };
+        let image = shard.image();
+        for (slot, part) in parts.iter().enumerate() {
+            let id = part.key.id;
+            match image.topic_by_id(id.topic) {
+                Some(topic) if topic.has_partition(id.index) => {
+                    plan.by_owner.entry(shard.owner(id)).or_default().push(ReadPart {
+                        slot,
+                        partition: id,
+                        from: part.fetch_offset,
+                        current_leader_epoch: part.current_leader_epoch,
+                        last_fetched_epoch: part.last_fetched_epoch,
+                        max_bytes: part.max_bytes,
+                    });
+                }
+                None if part.key.topic.is_empty() => {
+                    plan.refused.push((slot, ErrorCode::UNKNOWN_TOPIC_ID));
+                }
+                _ => plan.refused.push((slot, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)),
+            }
+        }
+        plan
+    }
+
+    /// Reads, and while there is less than `min_bytes` waits for more until `deadline`.
+    async fn read_enough(self, context: &Context, min_bytes: u64, deadline: Instant) -> Vec<Read> {
+        let mut before = None;
+        loop {
+            let reads = self.read(&context.shard).await;
+            let bytes: u64 = reads.iter().map(|read| read.records.len() as u64).sum();
+            let now = rt::now();
+            let answer_now = bytes >= min_bytes
+                || self.slots == 0
+                || now >= deadline
+                || context.shard.is_draining()
+                || reads.iter().any(Read::is_urgent)
+                // What woke the fetch cannot be read within its limits: waiting again would spin.
+                || before.is_some_and(|before| bytes <= before);
+            if answer_now {
+                return reads;
+            }
+            context.parked();
+            let left = deadline.saturating_since(now);
+            self.wait(&context.shard, &reads, min_bytes - bytes, left).await;
+            // One owner wakes only when all that was missing is there.
+            before = Some(if self.by_owner.len() == 1 { u64::MAX } else { bytes });
+        }
+    }
+
+    async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
+        let request = ReadRequest { isolation: self.isolation, max_bytes: self.max_bytes };
+        let mut reads: Vec<Read> =
+            self.refused.iter().map(|(slot, error)| Read::error(*slot, *error)).collect();
+        if let [(owner, parts)] = &self.by_owner.iter().collect::<Vec<_>>()[..] {
+            reads.extend(shard.read_on(**owner, request, (*parts).clone()).await);
+        } else {
+            let calls = self
+                .by_owner
+                .iter()
+                .map(|(owner, parts)| shard.read_on(*owner, request, parts.clone()));
+            reads.extend(rt::join_all(calls).await.into_iter().flatten());
+        }
+        reads.sort_by_key(|read| read.slot);
+        self.trim(&mut reads);
+        reads
+    }
+
+    /// Each shard has read up to the whole limit: keep to it over all of them, in request order.
+    /// What is dropped stays where it is and is fetched next.
+    fn trim(&self, reads: &mut [Read]) {
+        let mut left = self.max_bytes;
+        let mut found = false;
+        for read in reads {
+            let bytes = read.records.len() as u64;
+            if bytes > left && found {
+                read.records = Records::default();
+                continue;
+            }
+            found |= bytes > 0;
+            left = left.saturating_sub(bytes);
+        }
+    }
+
+    /// Waits until any owner sees enough, or the time is up.
+    async fn wait(&self, shard: &Rc<Shard>, reads: &[Read], missing: u64, timeout: Duration) {
+        let token = shard.next_watch();
+        // Each owner counts its own partitions only: what they gave already, and what is missing.
+        let watches = self.by_owner.iter().map(|(owner, parts)| {
+            let have: u64 = reads
+                .iter()
+                .filter(|read| parts.iter().any(|part| part.slot == read.slot))
+                .map(|read| read.records.len() as u64)
+                .sum();
+            let need = if self.by_owner.len() == 1 { have + missing } else { have + 1 };
+            Box::pin(shard.watch_on(*owner, token, self.isolation, parts.clone(), need, timeout))
+        });
+        let watches: Vec<_> = watches.collect();
+        if watches.len() == 1 {
+            rt::join_all(watches).await;
+            return;
+        }
+        rt::select2(any_of(watches), rt::sleep(timeout)).await;
+        for owner in self.by_owner.keys() {
+            shard.unwatch_on(*owner, token).await;
+        }
+    }
+}
+
+/// Done when the first of them is; the others are dropped.
+async fn any_of<F: Future<Output = ()> + Unpin>(mut watches: Vec<F>) {
+    std::future::poll_fn(|context| {
+        let done = watches.iter_mut().any(|watch| Pin::new(watch).poll(context).is_ready());
+        if done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn respond(
+    context: &Context,
+    session: i32,
+    incremental: bool,
+    parts: &[SessionPart],
+    reads: Vec<Read>,
+) -> FetchResponse {
+    let mut response = FetchResponse { session_id: session, ..Default::default() };
+    let mut sessions = context.shard.sessions();
+    let image = context.shard.image();
+    let mut lost_leader = false;
+    for read in reads {
+        let part = &parts[read.slot];
+        let told = Told {
+            error: read.error,
+            has_records: !read.records.is_empty(),
+            high_watermark: read.high_watermark,
+            log_start: read.log_start,
+            notable: read.diverging.is_some(),
+        };
+        if incremental && !Sessions::is_news(part, &told) {
+            continue;
+        }
+        if session != 0 {
+            sessions.told(session, &part.key, &told);
+        }
+        let mut data = PartitionData {
+            partition_index: part.key.id.index,
+            error_code: read.error.0,
+            high_watermark: read.high_watermark,
+            last_stable_offset: read.last_stable,
+            log_start_offset: read.log_start,
+            aborted_transactions: read.aborted.map(|aborted| {
+                aborted
+                    .into_iter()
+                    .map(|(producer_id, first_offset)| AbortedTransaction {
+                        producer_id,
+                        first_offset,
+                        ..Default::default()
+                    })
+                    .collect()
+            }),
+            records: Some(read.records),
+            ..Default::default()
+        };
+        if let Some((epoch, end_offset)) = read.diverging {
+            data.diverging_epoch = EpochEndOffset { epoch, end_offset, ..Default::default() };
+        }
+        let hinted = [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::FENCED_LEADER_EPOCH];
+        if context.version >= HINT_VERSION
+            && hinted.contains(&read.error)
+            && let Some((leader, epoch)) = image.leader(part.key.id.topic, part.key.id.index)
+        {
+            data.current_leader =
+                LeaderIdAndEpoch { leader_id: leader.0, leader_epoch: epoch.0, ..Default::default() };
+            lost_leader = true;
+        }
+        push(&mut response, part, data);
+    }
+    if lost_leader {
+        response.node_endpoints = image
+            .endpoints(&context.peer.listener)
+            .map(|(id, host, port, rack)| NodeEndpoint {
+                node_id: id.0,
+                host: Str::from(host),
+                port: i32::from(port),
+                rack: rack.map(Str::from),
+                ..Default::default()
+            })
+            .collect();
+    }
+    response
+}
+
+/// Adds a partition under its topic; partitions of one topic that follow each other share it.
+fn push(response: &mut FetchResponse, part: &SessionPart, data: PartitionData) {
+    let id = part.key.id.topic;
+    match response.responses.last_mut() {
+        Some(last) if last.topic_id == id && last.topic == part.key.topic => last.partitions.push(data),
+        _ => response.responses.push(FetchableTopicResponse {
+            topic: part.key.topic.clone(),
+            topic_id: id,
+            partitions: vec![data],
+            ..Default::default()
+        }),
+    }
+}

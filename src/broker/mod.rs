@@ -1,0 +1,28 @@
+//! How each request is answered with the rooms below: one file an API family. Runs on the
+//! connection's shard; what a partition, a group or the controller must decide is asked of its
+//! owner by message. Never touches a socket or a file.
+
+pub mod api_versions;
+pub mod apis;
+pub mod configs;
+pub mod delete_records;
+pub mod describe_cluster;
+pub mod describe_topic_partitions;
+mod dispatch;
+pub mod fetch;
+pub mod find_coordinator;
+pub mod groups;
+pub mod leader_epochs;
+pub mod list_offsets;
+pub mod log_dirs;
+pub mod metadata;
+pub mod produce;
+pub mod producers;
+mod reply;
+mod request;
+pub mod topics;
+pub mod transactions;
+
+pub use dispatch::{Started, encode, start};
+pub use reply::{Logged, Reply};
+pub use request::{Context, Peer, Timeline, ms_between};

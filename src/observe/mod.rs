@@ -1,0 +1,5 @@
+//! What the broker tells about itself: logs, the request log, metrics. Never decides anything.
+
+pub mod logging;
+pub mod metrics;
+pub mod request_log;

@@ -1,0 +1,191 @@
+//! Produce as the owner of the partitions sees it: append each batch, then wait until each has
+//! what acks asks for. Runs on the shard that owns the partitions; reached by a function call or
+//! by a message. Never talks to a client.
+
+use super::Shard;
+use super::mesh::{LocalFuture, Place};
+use crate::log::{AppendAs, AppendError, Appended, Origin};
+use crate::replica::delayed::{DelayedProduce, Need, ProducePart};
+use crate::replica::partition::Partition;
+use crate::rt;
+use crate::rt::sync::oneshot;
+use crate::types::PartitionId;
+use crate::wire::ErrorCode;
+use bytes::Bytes;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The part of a Produce request that concerns every partition.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendRequest {
+    /// -1, 0 or 1.
+    pub acks: i16,
+    /// The request's version: zstd is refused below 7.
+    pub version: i16,
+    /// How long acks=all may wait.
+    pub timeout: Duration,
+}
+
+/// One partition's batch.
+pub struct AppendPart {
+    /// Which answer of the request this is.
+    pub slot: usize,
+    pub partition: PartitionId,
+    pub records: Option<Bytes>,
+}
+
+/// The outcome for one partition, as the response carries it.
+#[derive(Clone, Debug)]
+pub struct Produced {
+    pub error: ErrorCode,
+    pub base_offset: i64,
+    pub log_append_time_ms: i64,
+    pub log_start_offset: i64,
+    pub record_errors: Vec<(i32, Option<String>)>,
+    pub message: Option<String>,
+}
+
+impl Produced {
+    pub fn error(error: ErrorCode) -> Produced {
+        Produced {
+            error,
+            base_offset: -1,
+            log_append_time_ms: -1,
+            log_start_offset: -1,
+            record_errors: Vec::new(),
+            message: None,
+        }
+    }
+
+    fn refused(error: AppendError) -> Produced {
+        Produced {
+            record_errors: error.record_errors,
+            message: error.message,
+            ..Produced::error(error.code)
+        }
+    }
+
+    fn appended(appended: &Appended) -> Produced {
+        Produced {
+            error: ErrorCode::NONE,
+            base_offset: appended.first_offset.0,
+            log_append_time_ms: appended.append_time_ms,
+            log_start_offset: appended.log_start.0,
+            record_errors: Vec::new(),
+            message: None,
+        }
+    }
+}
+
+impl Shard {
+    /// Appends on the owning shard. When this returns, the batches are appended or in the owner's
+    /// lane, before whatever is sent to it next; the future it gives waits for acknowledgement.
+    pub async fn append_on(
+        self: &Rc<Self>,
+        owner: Place,
+        request: AppendRequest,
+        parts: Vec<AppendPart>,
+    ) -> LocalFuture<Vec<(usize, Produced)>> {
+        if owner == self.place() {
+            return self.append(request, Origin::Client, parts);
+        }
+        let slots: Vec<usize> = parts.iter().map(|part| part.slot).collect();
+        let sent = self
+            .mesh()
+            .send_shard(owner, move |shard: Rc<Shard>| shard.append(request, Origin::Client, parts))
+            .await;
+        Box::pin(async move {
+            let answered = match sent {
+                Ok(pending) => pending.wait().await,
+                Err(gone) => Err(gone),
+            };
+            answered.unwrap_or_else(|_gone| {
+                slots
+                    .into_iter()
+                    .map(|slot| (slot, Produced::error(ErrorCode::NOT_LEADER_OR_FOLLOWER)))
+                    .collect()
+            })
+        })
+    }
+
+    /// Appends the batches now, in order; the future waits for what acks asks for.
+    pub fn append(
+        self: &Rc<Self>,
+        request: AppendRequest,
+        origin: Origin,
+        parts: Vec<AppendPart>,
+    ) -> LocalFuture<Vec<(usize, Produced)>> {
+        let now_ms = rt::wall_ms();
+        let mut answers = Vec::with_capacity(parts.len());
+        let mut waiting = Vec::new();
+        for part in parts {
+            let AppendPart { slot, partition: id, records } = part;
+            let Some(partition) = self.partition(id) else {
+                answers.push((slot, Produced::error(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
+                continue;
+            };
+            let how = AppendAs::new(origin, request.version, now_ms);
+            let appended =
+                partition.append(records.unwrap_or_default(), how, request.acks == -1);
+            match appended {
+                Ok(appended) => {
+                    answers.push((slot, Produced::appended(&appended)));
+                    self.progressed(&partition);
+                    if request.acks != 0 {
+                        waiting.push(ProducePart {
+                            epoch: partition.leader_epoch(),
+                            required: appended.last_offset.next(),
+                            outcome: None,
+                            slot,
+                            partition,
+                        });
+                    }
+                }
+                Err(error) => answers.push((slot, Produced::refused(error))),
+            }
+        }
+        let need = if request.acks == -1 { Need::Committed } else { Need::Counted };
+        let mut operation = DelayedProduce { need, parts: waiting, done: None };
+        if operation.is_satisfied() {
+            settle(&mut answers, operation.parts.iter().filter_map(|part| Some((part.slot, part.outcome?))));
+            return Box::pin(std::future::ready(answers));
+        }
+        let (done, outcomes) = oneshot::channel();
+        operation.done = Some(done);
+        // acks=1 waits for this host's own disk only, which has no time-out in the protocol; the
+        // request's time-out bounds it all the same, so that a stuck device is reported.
+        self.park_produce(operation, request.timeout);
+        Box::pin(async move {
+            match outcomes.await {
+                Ok(outcomes) => settle(&mut answers, outcomes.into_iter()),
+                Err(_) => answers.iter_mut().for_each(|(_, produced)| {
+                    if produced.error == ErrorCode::NONE {
+                        *produced = Produced::error(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+                    }
+                }),
+            }
+            answers
+        })
+    }
+
+    /// A partition's log or high watermark may have moved: whoever waits for it looks again.
+    pub fn progressed(self: &Rc<Self>, partition: &Rc<Partition>) {
+        let moved = partition.advance();
+        self.check_waiting(partition.id, moved);
+    }
+}
+
+fn settle(
+    answers: &mut [(usize, Produced)],
+    outcomes: impl Iterator<Item = (usize, ErrorCode)>,
+) {
+    for (slot, outcome) in outcomes {
+        if outcome == ErrorCode::NONE {
+            continue;
+        }
+        if let Some((_, produced)) = answers.iter_mut().find(|(answer, _)| *answer == slot) {
+            // Kafka keeps the assigned offset beside a time-out; only the error changes.
+            produced.error = outcome;
+        }
+    }
+}

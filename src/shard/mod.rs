@@ -1,0 +1,23 @@
+//! One core: the partitions it owns, what waits for them, and its lanes to the other cores. One
+//! `Shard` an executor; everything in it belongs to that executor alone.
+//!
+//! * [`mesh`] the lanes: calls between executors, by message;
+//! * [`append`], [`read`] produce and fetch as the owner of the partitions sees them;
+//! * [`gather`] questions to the owners of many partitions;
+//! * [`waiting`] the purgatories and the timer that drives them;
+//! * [`apply`] makes the shard's replicas follow the metadata image;
+//! * [`groups`] the group coordinators of the offsets partitions it owns;
+//! * [`control`] the executor beside the shards that owns the metadata.
+
+pub mod append;
+pub mod apply;
+pub mod control;
+pub mod gather;
+pub mod groups;
+pub mod mesh;
+pub mod read;
+pub mod waiting;
+
+mod state;
+
+pub use state::{NodeFacts, Shard, ShardSettings};

@@ -1,0 +1,249 @@
+//! The state of one shard and how the rooms above reach it. Never waits.
+
+use super::control::Control;
+use super::groups::Groups;
+use super::mesh::{Mesh, Place};
+use super::waiting::Waiting;
+use crate::cluster::Image;
+use crate::config::BrokerConfig;
+use crate::log::LogShard;
+use crate::observe::metrics::ShardMetrics;
+use crate::replica::partition::Partition;
+use crate::replica::session::Sessions;
+use crate::rt::sync::Event;
+use crate::types::{NodeId, PartitionId};
+use crate::wire::ErrorCode;
+use ahash::AHashMap;
+use std::cell::{Cell, RefCell, RefMut};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is the same for every shard of this broker.
+pub struct NodeFacts {
+    pub node: NodeId,
+    pub cluster_id: String,
+    pub config: Arc<BrokerConfig>,
+}
+
+/// The settings that requests ask for on their way.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardSettings {
+    /// `fetch.max.bytes`.
+    pub fetch_max_bytes: u64,
+    /// `highwater.request.log`.
+    pub request_log: bool,
+    /// This shard's share of `max.incremental.fetch.session.cache.slots`.
+    pub session_slots: usize,
+}
+
+/// One core's state.
+pub struct Shard {
+    place: Place,
+    shards: usize,
+    pub node: Arc<NodeFacts>,
+    settings: ShardSettings,
+    mesh: Rc<Mesh<Shard, Control>>,
+    image: RefCell<Arc<Image>>,
+    partitions: RefCell<AHashMap<PartitionId, Rc<Partition>>>,
+    sessions: RefCell<Sessions>,
+    pub(super) waiting: Waiting,
+    pub groups: Groups,
+    pub logs: Rc<LogShard>,
+    pub(super) producer_ids: super::groups::ProducerIds,
+    metrics: ShardMetrics,
+    draining: Cell<bool>,
+    drained: Event,
+    connections: Cell<usize>,
+    connection_count: Cell<u64>,
+    connection_ended: Event,
+    watch_count: Cell<u64>,
+}
+
+impl Shard {
+    pub fn new(
+        place: Place,
+        shards: usize,
+        node: Arc<NodeFacts>,
+        settings: ShardSettings,
+        mesh: Rc<Mesh<Shard, Control>>,
+        logs: Rc<LogShard>,
+        metrics: ShardMetrics,
+    ) -> Rc<Shard> {
+        let groups = Groups::new(&node.config);
+        Rc::new(Shard {
+            place,
+            shards,
+            node,
+            settings,
+            mesh,
+            image: RefCell::new(Arc::new(Image::default())),
+            partitions: RefCell::new(AHashMap::new()),
+            sessions: RefCell::new(Sessions::new(settings.session_slots)),
+            waiting: Waiting::new(),
+            groups,
+            logs,
+            producer_ids: Default::default(),
+            metrics,
+            draining: Cell::new(false),
+            drained: Event::new(),
+            connections: Cell::new(0),
+            connection_count: Cell::new(0),
+            connection_ended: Event::new(),
+            watch_count: Cell::new(0),
+        })
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn shards(&self) -> usize {
+        self.shards
+    }
+
+    /// Where control sits in the mesh: behind the shards.
+    pub fn control_place(&self) -> Place {
+        self.shards
+    }
+
+    pub fn mesh(&self) -> &Rc<Mesh<Shard, Control>> {
+        &self.mesh
+    }
+
+    pub fn settings(&self) -> &ShardSettings {
+        &self.settings
+    }
+
+    pub fn metrics(&self) -> &ShardMetrics {
+        &self.metrics
+    }
+
+    pub fn request_log_on(&self) -> bool {
+        self.settings.request_log
+    }
+
+    /// The shard that owns a partition. The partitions of one topic go round the shards, so that
+    /// a topic's load spreads evenly; where it starts depends on the topic.
+    pub fn owner(&self, partition: PartitionId) -> Place {
+        owner(partition, self.shards)
+    }
+
+    /// The metadata as this shard knows it.
+    pub fn image(&self) -> Arc<Image> {
+        self.image.borrow().clone()
+    }
+
+    pub(super) fn set_image(&self, image: Arc<Image>) {
+        *self.image.borrow_mut() = image;
+    }
+
+    /// A partition this shard owns.
+    pub fn partition(&self, id: PartitionId) -> Option<Rc<Partition>> {
+        self.partitions.borrow().get(&id).cloned()
+    }
+
+    /// All partitions this shard owns.
+    pub fn partitions(&self) -> Vec<Rc<Partition>> {
+        self.partitions.borrow().values().cloned().collect()
+    }
+
+    pub fn partition_count(&self) -> usize {
+        self.partitions.borrow().len()
+    }
+
+    pub(super) fn add_partition(&self, partition: Rc<Partition>) {
+        self.partitions.borrow_mut().insert(partition.id, partition);
+    }
+
+    pub(super) fn remove_partition(&self, id: PartitionId) -> Option<Rc<Partition>> {
+        self.partitions.borrow_mut().remove(&id)
+    }
+
+    /// The error for a partition that has no replica here.
+    pub fn missing(&self, id: PartitionId) -> ErrorCode {
+        let image = self.image.borrow();
+        match image.topic_by_id(id.topic) {
+            Some(topic) if topic.has_partition(id.index) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            _ => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        }
+    }
+
+    /// The fetch sessions of this shard's connections. Not to be held across an await.
+    pub fn sessions(&self) -> RefMut<'_, Sessions> {
+        self.sessions.borrow_mut()
+    }
+
+    /// A number for a connection, unique on this shard.
+    pub fn next_connection_id(&self) -> u64 {
+        self.connection_count.set(self.connection_count.get() + 1);
+        self.connection_count.get()
+    }
+
+    /// A name for a waiting fetch, unique in this broker.
+    pub fn next_watch(&self) -> super::read::WatchToken {
+        self.watch_count.set(self.watch_count.get() + 1);
+        (self.place, self.watch_count.get())
+    }
+
+    pub fn connection_opened(&self) {
+        self.connections.set(self.connections.get() + 1);
+    }
+
+    pub fn connection_closed(&self) {
+        self.connections.set(self.connections.get() - 1);
+        self.connection_ended.notify_all();
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.get()
+    }
+
+    /// From here on no new connection is taken and idle ones are closed; requests under way are
+    /// still answered.
+    pub fn start_draining(&self) {
+        self.draining.set(true);
+        self.drained.notify_all();
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Waits until [`Shard::start_draining`].
+    pub async fn drained(&self) {
+        while !self.draining.get() {
+            self.drained.wait().await;
+        }
+    }
+
+    /// Waits until every connection has ended.
+    pub async fn connections_ended(&self) {
+        while self.connections.get() > 0 {
+            self.connection_ended.wait().await;
+        }
+    }
+}
+
+fn owner(partition: PartitionId, shards: usize) -> Place {
+    // The id is random: its low bytes are as good as a hash of it.
+    let start = u64::from_le_bytes(
+        partition.topic.0[8..16].try_into().expect("eight of sixteen bytes"),
+    );
+    (start.wrapping_add(partition.index as u64) % shards as u64) as Place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Uuid;
+
+    #[test]
+    fn a_topics_partitions_spread_evenly_over_the_shards() {
+        let topic = Uuid::from_halves(0x1234, 0xfeed_beef_0000_0007);
+        let mut counts = [0; 3];
+        for index in 0..30 {
+            counts[owner(PartitionId { topic, index }, 3)] += 1;
+        }
+        assert_eq!(counts, [10, 10, 10]);
+    }
+}
