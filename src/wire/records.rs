@@ -1,0 +1,102 @@
+//! Record bytes inside a message: a rope of shared slices, so that batches from several places
+//! travel in one response without being copied together.
+//!
+//! Any core. Never looks into the batches; that is `wire::batch`.
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+/// The bytes of zero or more record batches (protocol type `RECORDS`).
+#[derive(Clone, Debug, Default)]
+pub struct Records {
+    parts: SmallVec<[Bytes; 1]>,
+    len: usize,
+}
+
+impl Records {
+    pub fn new() -> Records {
+        Records::default()
+    }
+
+    /// Length over all parts, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The parts in order; none of them is empty.
+    pub fn parts(&self) -> &[Bytes] {
+        &self.parts
+    }
+
+    pub fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// All bytes in one slice; copies only if there is more than one part.
+    pub fn to_bytes(&self) -> Bytes {
+        match self.parts.as_slice() {
+            [] => Bytes::new(),
+            [one] => one.clone(),
+            many => {
+                let mut all = BytesMut::with_capacity(self.len);
+                many.iter().for_each(|part| all.extend_from_slice(part));
+                all.freeze()
+            }
+        }
+    }
+}
+
+impl From<Bytes> for Records {
+    fn from(bytes: Bytes) -> Records {
+        let mut records = Records::new();
+        records.push(bytes);
+        records
+    }
+}
+
+impl FromIterator<Bytes> for Records {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(parts: I) -> Records {
+        let mut records = Records::new();
+        parts.into_iter().for_each(|part| records.push(part));
+        records
+    }
+}
+
+// Equal bytes are equal records, however they are cut into parts.
+impl PartialEq for Records {
+    fn eq(&self, other: &Records) -> bool {
+        self.len == other.len
+            && self
+                .parts
+                .iter()
+                .flat_map(|p| p.iter())
+                .eq(other.parts.iter().flat_map(|p| p.iter()))
+    }
+}
+
+impl Eq for Records {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_records_are_cut_does_not_make_them_differ() {
+        let whole = Records::from(Bytes::from_static(b"abcdef"));
+        let cut: Records = [&b"ab"[..], b"", b"cdef"]
+            .into_iter()
+            .map(Bytes::from_static)
+            .collect();
+        assert_eq!(whole, cut);
+        assert_eq!(cut.parts().len(), 2);
+        assert_eq!(cut.to_bytes(), whole.to_bytes());
+        assert_ne!(whole, Records::from(Bytes::from_static(b"abcdeg")));
+    }
+}
