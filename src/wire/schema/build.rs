@@ -19,19 +19,21 @@ fn main() {
 }
 
 fn generate() -> Result<(), Box<dyn std::error::Error>> {
-    let root = env::var("CARGO_MANIFEST_DIR")?;
-    // A crate elsewhere may borrow the room by path; it says where the schemas are.
-    println!("cargo::rerun-if-env-changed=HIGHWATER_SCHEMA_DIR");
-    let folder = env::var("HIGHWATER_SCHEMA_DIR").unwrap_or_else(|_| format!("{root}/src/wire/schema"));
-    println!("cargo::rerun-if-changed={folder}");
-    let mut files: Vec<_> = fs::read_dir(Path::new(&folder))?
+    // Beside this file; cargo names it from the root of the package, or by its whole path.
+    let here = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join(file!());
+    let folder = here.parent().ok_or("the build script is in no folder")?;
+    println!("cargo::rerun-if-changed={}", folder.display());
+    let mut files: Vec<_> = fs::read_dir(folder)?
         .filter_map(|entry| entry.ok().map(|e| e.path()))
         .filter(|path| path.extension().is_some_and(|e| e == "hw"))
         .collect();
     files.sort();
     let mut messages = Vec::new();
     for file in &files {
-        messages.extend(parse::parse(&file.display().to_string(), &fs::read_to_string(file)?)?);
+        messages.extend(parse::parse(
+            &file.display().to_string(),
+            &fs::read_to_string(file)?,
+        )?);
     }
     check::check(&messages)?;
     let code = emit::emit(&messages);

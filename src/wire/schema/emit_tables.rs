@@ -154,7 +154,10 @@ fn emit_any(out: &mut String, messages: &[Message], kind: Kind, name: &str, doc:
         ),
     ] {
         line(out, format_args!("{signature} {{"));
-        line(out, format_args!("use crate::wire::Message; match self {{"));
+        line(
+            out,
+            format_args!("#[allow(unused_imports)] use crate::wire::Message; match self {{"),
+        );
         for m in &of_kind {
             line(out, format_args!("Self::{}(m) => {call},", m.base));
         }
