@@ -1,0 +1,212 @@
+//! TCP: listeners that share a port between shards, streams split into two halves.
+//!
+//! Any executor; a listener and its streams stay on the executor that made them. Reads go
+//! straight into the caller's buffer, writes are vectored. Nothing here frames, times out or
+//! limits: that is the callers' business. Names are resolved off the executor.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+
+use super::current::{Current, current};
+use super::{blocking, ring};
+
+/// Accepted connections wait in a queue of this length before the kernel's backlog takes over:
+/// enough for a burst of reconnecting clients, small enough to keep descriptors in sight.
+pub const ACCEPT_QUEUE_MAX: usize = 64;
+
+/// Room that [`ReadHalf::read`] makes if the caller's buffer has none, in bytes.
+pub const READ_RESERVE_MIN: usize = 4096;
+
+/// A listening socket. Dropping it stops accepting.
+pub struct Listener(ListenerBody);
+
+enum ListenerBody {
+    Ring(ring::net::Listener),
+}
+
+impl Listener {
+    /// Listens on `addr` (port 0: any) as its only owner.
+    ///
+    /// # Errors
+    /// `AddrInUse` if any socket listens there, also one of another broker of ours.
+    pub fn bind(addr: SocketAddr) -> io::Result<Listener> {
+        match current() {
+            Current::Ring(executor) => {
+                ring::net::Listener::bind(&executor, addr).map(|l| Listener(ListenerBody::Ring(l)))
+            }
+        }
+    }
+
+    /// Joins the listeners of this process on `addr`, which a [`Listener::bind`] has claimed and
+    /// whose real port is known. The kernel spreads connections over all of them.
+    pub fn bind_shared(addr: SocketAddr) -> io::Result<Listener> {
+        match current() {
+            Current::Ring(executor) => ring::net::Listener::bind_shared(&executor, addr)
+                .map(|l| Listener(ListenerBody::Ring(l))),
+        }
+    }
+
+    /// The address with the real port.
+    pub fn local_addr(&self) -> SocketAddr {
+        match &self.0 {
+            ListenerBody::Ring(listener) => listener.local_addr(),
+        }
+    }
+
+    /// The next connection and its peer. Safe to drop: no connection is lost.
+    ///
+    /// # Errors
+    /// Of one accept (for example too many open files); the listener goes on.
+    pub async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+        match &mut self.0 {
+            ListenerBody::Ring(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream(StreamBody::Ring(stream)), peer))
+            }
+        }
+    }
+}
+
+/// A connection, with TCP_NODELAY set.
+pub struct Stream(StreamBody);
+
+enum StreamBody {
+    Ring(ring::net::Stream),
+}
+
+impl Stream {
+    pub async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        match current() {
+            Current::Ring(_) => ring::net::Stream::connect(addr)
+                .await
+                .map(|s| Stream(StreamBody::Ring(s))),
+        }
+    }
+
+    pub fn peer_addr(&self) -> SocketAddr {
+        match &self.0 {
+            StreamBody::Ring(stream) => stream.peer_addr(),
+        }
+    }
+
+    pub fn local_addr(&self) -> SocketAddr {
+        match &self.0 {
+            StreamBody::Ring(stream) => stream.local_addr(),
+        }
+    }
+
+    /// Two halves for two tasks. The connection closes when both are dropped.
+    pub fn split(self) -> (ReadHalf, WriteHalf) {
+        match self.0 {
+            StreamBody::Ring(stream) => {
+                let (read, write) = stream.split();
+                (
+                    ReadHalf(ReadBody::Ring(read)),
+                    WriteHalf(WriteBody::Ring(write)),
+                )
+            }
+        }
+    }
+
+    /// Closes with a reset instead of an orderly end: the peer sees `ConnectionReset`.
+    pub fn reset(self) {
+        match self.0 {
+            StreamBody::Ring(stream) => stream.reset(),
+        }
+    }
+}
+
+/// The receiving direction of a [`Stream`].
+pub struct ReadHalf(ReadBody);
+
+enum ReadBody {
+    Ring(ring::net::ReadHalf),
+}
+
+impl ReadHalf {
+    /// Appends what has arrived, at least one byte, to the spare capacity of `buf` (which the
+    /// caller reserves, see [`READ_RESERVE_MIN`]). Returns the number of bytes, 0 at the end of
+    /// the stream. Safe to drop: nothing read is lost.
+    pub async fn read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        if buf.capacity() == buf.len() {
+            buf.reserve(READ_RESERVE_MIN);
+        }
+        match &mut self.0 {
+            ReadBody::Ring(half) => half.read(buf).await,
+        }
+    }
+
+    pub fn peer_addr(&self) -> SocketAddr {
+        match &self.0 {
+            ReadBody::Ring(half) => half.peer_addr(),
+        }
+    }
+}
+
+/// The sending direction of a [`Stream`].
+pub struct WriteHalf(WriteBody);
+
+enum WriteBody {
+    Ring(ring::net::WriteHalf),
+}
+
+impl WriteHalf {
+    /// Hands all `parts` to the kernel, in order, without joining them. Returns when the last
+    /// byte is in the socket's buffer. Dropped half-way it leaves a torn message behind: then the
+    /// connection must be closed.
+    pub async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
+        match &mut self.0 {
+            WriteBody::Ring(half) => half.write_all(parts).await,
+        }
+    }
+
+    /// Ends our direction (FIN); the peer reads end of stream, we can still read.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            WriteBody::Ring(half) => half.shutdown(),
+        }
+    }
+
+    /// Ends both directions at once: the reading half sees the end of the stream.
+    pub fn close_both(&mut self) {
+        match &mut self.0 {
+            WriteBody::Ring(half) => half.close_both(),
+        }
+    }
+
+    pub fn peer_addr(&self) -> SocketAddr {
+        match &self.0 {
+            WriteBody::Ring(half) => half.peer_addr(),
+        }
+    }
+}
+
+/// The addresses of `host` (a name or a literal) with `port`, in the resolver's order, never
+/// empty.
+///
+/// # Errors
+/// `NotFound` if the name has no address.
+pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    match current() {
+        Current::Ring(_) => {
+            let host = host.to_owned();
+            let found = blocking::blocking_io(move || {
+                use std::net::ToSocketAddrs;
+                (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)
+            })
+            .await?;
+            if found.is_empty() {
+                return Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the name has no address",
+                ));
+            }
+            Ok(found)
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Files on the ring.
+//!
+//! Buffered: an own descriptor; page-cache writes and cached reads are plain system calls on the
+//! executor (a buffered write through the ring is punted to a kernel worker: 14 microseconds
+//! instead of 2.4 for 4 KiB), cold reads and fdatasync go through the ring. Direct: glommio's
+//! DmaFile. Opening, truncating and closing happen on pool threads: closing the last descriptor of
+//! an unlinked segment frees its blocks, which takes long.
+
+use std::io::{self, IoSlice};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use glommio::io::{BufferedFile, DmaBuffer, DmaFile};
+
+use super::pool::{self, Pool};
+use super::{io_error, sys};
+use crate::rt::blocking::blocking_io;
+use crate::rt::fs::{OpenOptions, WRITE_NOW_MAX};
+
+/// Most bytes of one ring read: what is copied out of the ring's buffer in one go.
+const RING_READ_MAX: usize = 1 << 20;
+
+#[derive(Clone)]
+pub(crate) struct File {
+    body: Rc<Body>,
+}
+
+enum Body {
+    Buffered(Buffered),
+    Direct(DmaFile),
+}
+
+struct Buffered {
+    fd: Option<OwnedFd>,
+    /// glommio's view of the same descriptor. Never dropped: it would close it, and it owns
+    /// nothing else.
+    ring: ManuallyDrop<BufferedFile>,
+}
+
+impl Drop for Buffered {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            pool::submit(Pool::Disk, Box::new(move || drop(fd)));
+        }
+    }
+}
+
+impl Buffered {
+    fn new(fd: OwnedFd) -> Buffered {
+        #[allow(unsafe_code)]
+        // SAFETY: the descriptor is open as long as `fd`, which is dropped after the last use of
+        // `ring`; ManuallyDrop keeps glommio from closing it a second time.
+        let ring = ManuallyDrop::new(unsafe { BufferedFile::from_raw_fd(fd.as_raw_fd()) });
+        Buffered { fd: Some(fd), ring }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd
+            .as_ref()
+            .expect("the descriptor is only taken by Drop")
+            .as_fd()
+    }
+}
+
+impl File {
+    pub(crate) async fn open(path: &Path, options: OpenOptions) -> io::Result<File> {
+        let body = if options.direct {
+            let mut how = glommio::io::OpenOptions::new();
+            how.read(options.read)
+                .write(options.write)
+                .create(options.create)
+                .create_new(options.create_new)
+                .truncate(options.truncate)
+                .mode(0o644);
+            Body::Direct(how.dma_open(path).await.map_err(io_error)?)
+        } else {
+            let path = path.to_owned();
+            let file = blocking_io(move || {
+                std::fs::OpenOptions::new()
+                    .read(options.read)
+                    .write(options.write)
+                    .create(options.create)
+                    .create_new(options.create_new)
+                    .truncate(options.truncate)
+                    .open(path)
+            })
+            .await?;
+            Body::Buffered(Buffered::new(file.into()))
+        };
+        Ok(File {
+            body: Rc::new(body),
+        })
+    }
+
+    pub(crate) fn write_now(&self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &*self.body {
+            Body::Buffered(file) => {
+                debug_assert!(parts.iter().map(|p| p.len()).sum::<usize>() <= WRITE_NOW_MAX);
+                sys::pwritev(file.fd(), position, parts)
+            }
+            Body::Direct(_) => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    pub(crate) async fn write_dma_at(
+        &self,
+        position: u64,
+        buf: DmaBuf,
+    ) -> (io::Result<()>, DmaBuf) {
+        let file = match &*self.body {
+            Body::Direct(file) => file,
+            Body::Buffered(_) => return (Err(io::ErrorKind::InvalidInput.into()), buf),
+        };
+        if !position.is_multiple_of(file.alignment()) {
+            return (Err(io::ErrorKind::InvalidInput.into()), buf);
+        }
+        let shared = Rc::new(buf.0);
+        let len = shared.len();
+        let result = match file.write_rc_at(shared.clone(), position).await {
+            Ok(written) if written == len => Ok(()),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(error) => Err(io_error(error)),
+        };
+        let buf = match Rc::try_unwrap(shared) {
+            Ok(buf) => DmaBuf(buf),
+            // glommio still holds its share: leave that one to it.
+            Err(shared) => DmaBuf::copy_of(&shared),
+        };
+        (result, buf)
+    }
+
+    pub(crate) async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        let mut out = BytesMut::new();
+        while out.len() < len {
+            let at = position + out.len() as u64;
+            let want = (len - out.len()).min(RING_READ_MAX);
+            let piece = match &*self.body {
+                Body::Buffered(file) => file.ring.read_at(at, want).await,
+                Body::Direct(file) => file.read_at(at, want).await,
+            }
+            .map_err(io_error)?;
+            if piece.is_empty() {
+                break;
+            }
+            // Grows by what has been read, never by what was asked for.
+            out.put_slice(&piece);
+        }
+        Ok(out.freeze())
+    }
+
+    pub(crate) fn try_read_cached(&self, position: u64, len: usize) -> Option<io::Result<Bytes>> {
+        let file = match &*self.body {
+            Body::Buffered(file) => file,
+            Body::Direct(_) => return None,
+        };
+        let mut out = BytesMut::with_capacity(len);
+        while out.len() < len {
+            let (done, left) = (out.len(), len - out.len());
+            let spare = &mut out.spare_capacity_mut()[..left];
+            match sys::pread_cached(file.fd(), position + done as u64, spare) {
+                Ok(0) => break,
+                Ok(read) => {
+                    #[allow(unsafe_code)]
+                    // SAFETY: the kernel has written `read` bytes to the start of the spare
+                    // capacity.
+                    unsafe {
+                        out.advance_mut(read);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(out.freeze()))
+    }
+
+    pub(crate) async fn sync_data(&self) -> io::Result<()> {
+        match &*self.body {
+            Body::Buffered(file) => file.ring.fdatasync().await,
+            Body::Direct(file) => file.fdatasync().await,
+        }
+        .map_err(io_error)
+    }
+
+    pub(crate) async fn sync_all(&self) -> io::Result<()> {
+        let fd = self.pool_fd()?;
+        blocking_io(move || std::fs::File::from(fd).sync_all()).await
+    }
+
+    pub(crate) async fn set_len(&self, len: u64) -> io::Result<()> {
+        let fd = self.pool_fd()?;
+        blocking_io(move || std::fs::File::from(fd).set_len(len)).await
+    }
+
+    pub(crate) async fn preallocate(&self, len: u64, keep_size: bool) -> io::Result<()> {
+        let fd = self.pool_fd()?;
+        blocking_io(move || sys::fallocate(fd.as_fd(), len, keep_size)).await
+    }
+
+    /// A descriptor of its own for a pool thread, which may outlive this file.
+    fn pool_fd(&self) -> io::Result<OwnedFd> {
+        self.fd().try_clone_to_owned()
+    }
+
+    #[allow(unsafe_code)]
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &*self.body {
+            Body::Buffered(file) => file.fd(),
+            // SAFETY: the DmaFile owns the descriptor and lives as long as `self`.
+            Body::Direct(file) => unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) },
+        }
+    }
+
+    pub(crate) fn len(&self) -> io::Result<u64> {
+        sys::file_len(self.fd())
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        matches!(&*self.body, Body::Direct(_))
+    }
+
+    pub(crate) fn alignment(&self) -> u64 {
+        match &*self.body {
+            Body::Buffered(_) => 1,
+            Body::Direct(file) => file.alignment(),
+        }
+    }
+}
+
+/// Memory of the ring's registered area, or plain aligned memory when that is used up.
+pub(crate) struct DmaBuf(DmaBuffer);
+
+impl DmaBuf {
+    pub(crate) fn zeroed(len: usize) -> DmaBuf {
+        let mut buf = glommio::allocate_dma_buffer(len);
+        buf.as_bytes_mut().fill(0);
+        DmaBuf(buf)
+    }
+
+    fn copy_of(other: &DmaBuffer) -> DmaBuf {
+        let mut buf = glommio::allocate_dma_buffer(other.len());
+        buf.as_bytes_mut().copy_from_slice(other.as_bytes());
+        DmaBuf(buf)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.0.as_bytes_mut()
+    }
+}

@@ -1,0 +1,46 @@
+//! The real body: one glommio executor per thread, real files and sockets.
+//!
+//! What glommio does badly or not at all (vectored writes, page-cache writes, exclusive binds)
+//! goes through raw system calls, all of them in `sys`.
+
+pub(crate) mod file;
+pub(crate) mod net;
+pub(crate) mod path;
+pub(crate) mod pool;
+pub(crate) mod run;
+pub(crate) mod sys;
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::task::Register;
+
+/// What this thread's executor carries.
+pub(crate) struct Executor {
+    pub(crate) register: Rc<Register>,
+}
+
+/// Queues a task's future on this thread's executor. Always the default queue: a second queue
+/// would bring shares and latency classes, and with them stalls (see `run`).
+pub(crate) fn schedule(body: impl Future<Output = ()> + 'static) {
+    let task = glommio::spawn_local_into(body, glommio::TaskQueueHandle::default())
+        .expect("the default task queue exists as long as the executor");
+    // The handle is dropped at once: a handle alive while another thread drops the task's last
+    // waker would be a race inside glommio's reference count.
+    drop(task.detach());
+}
+
+pub(crate) async fn sleep(duration: Duration) {
+    glommio::timer::Timer::new(duration).await;
+}
+
+/// glommio's errors wrap the system's; callers match on kinds and codes.
+pub(crate) fn io_error(error: glommio::GlommioError<()>) -> io::Error {
+    match error {
+        glommio::GlommioError::IoError(source) => source,
+        glommio::GlommioError::EnhancedIoError { source, .. } => source,
+        other => io::Error::other(other.to_string()),
+    }
+}

@@ -1,0 +1,333 @@
+//! TCP on the ring.
+//!
+//! Reading: glommio's own path is the cheapest there is with it: recv straight into the caller's
+//! buffer, and after a read that did not fill it the next readiness poll is queued at once, so a
+//! request-response connection pays one recv and one POLL_ADD a turn and no failed recv. Writing:
+//! raw sendmsg of all parts without waiting; only when the socket is full a piece of the rest
+//! goes through glommio, which knows how to wait for room.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_lite::{AsyncRead, AsyncWrite};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::{Executor, io_error, schedule, sys};
+use crate::rt::net::ACCEPT_QUEUE_MAX;
+use crate::rt::sync::queue;
+use crate::rt::task::prepare;
+
+/// Connections the kernel keeps for us beyond [`ACCEPT_QUEUE_MAX`].
+const BACKLOG: i32 = 1024;
+/// Pause of the accept task after an error such as "too many open files": it would only repeat.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// What is written through glommio to wait for room in the socket; small, because it is copied
+/// by a call of its own.
+const WAIT_PIECE_MAX: usize = 1024;
+
+pub(crate) struct Listener {
+    local: SocketAddr,
+    accepted: queue::Receiver<io::Result<(Stream, SocketAddr)>>,
+    /// The accept task's socket; shut down on drop.
+    socket: Socket,
+}
+
+impl Listener {
+    pub(crate) fn bind(executor: &Executor, addr: SocketAddr) -> io::Result<Listener> {
+        let socket = new_socket(addr)?;
+        socket.set_reuse_address(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        // Without SO_REUSEPORT up to and including listen: of two brokers that start at the same
+        // moment exactly one gets through. Set afterwards it lets our other shards join.
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_reuse_port(true)?;
+        Listener::start(executor, socket)
+    }
+
+    pub(crate) fn bind_shared(executor: &Executor, addr: SocketAddr) -> io::Result<Listener> {
+        let socket = new_socket(addr)?;
+        socket.set_reuse_address(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        Listener::start(executor, socket)
+    }
+
+    fn start(executor: &Executor, socket: Socket) -> io::Result<Listener> {
+        let local = socket
+            .local_addr()?
+            .as_socket()
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let (sender, accepted) = queue::bounded(ACCEPT_QUEUE_MAX);
+        let keep = socket.try_clone()?;
+        let fd = OwnedFd::from(socket).into_raw_fd();
+        #[allow(unsafe_code)]
+        // SAFETY: the descriptor was just released by its owner; the listener owns it from here.
+        let listener = unsafe { glommio::net::TcpListener::from_raw_fd(fd) };
+        let (task, body) = prepare(&executor.register, accept_all(listener, sender));
+        schedule(body);
+        drop(task);
+        Ok(Listener {
+            local,
+            accepted,
+            socket: keep,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    pub(crate) async fn accept(&mut self) -> io::Result<(Stream, SocketAddr)> {
+        match self.accepted.recv().await {
+            Some(result) => result,
+            // The accept task only ends with its executor.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Ends the pending accept with an error. Cancelling it instead could lose a connection
+        // that was just being accepted, and leak its descriptor.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+fn new_socket(addr: SocketAddr) -> io::Result<Socket> {
+    Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))
+}
+
+/// The one task that accepts: never raced, never cancelled while the executor lives.
+async fn accept_all(
+    listener: glommio::net::TcpListener,
+    accepted: queue::Sender<io::Result<(Stream, SocketAddr)>>,
+) {
+    while !accepted.is_closed() {
+        let result = match listener.shared_accept().await {
+            Ok(raw) => Stream::new(raw.bind_to_executor()).map(|stream| {
+                let peer = stream.peer_addr();
+                (stream, peer)
+            }),
+            Err(error) => Err(io_error(error)),
+        };
+        if accepted.is_closed() {
+            return;
+        }
+        match result {
+            // The peer gave up between the handshake and us.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted
+                        | io::ErrorKind::NotConnected
+                        | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => {
+                let _ = accepted.send(Err(error)).await;
+                super::sleep(ACCEPT_RETRY).await;
+            }
+            Ok(connection) => {
+                let _ = accepted.send(Ok(connection)).await;
+            }
+        }
+    }
+}
+
+pub(crate) struct Stream {
+    shared: Rc<Shared>,
+}
+
+/// Both halves' socket. Borrowed only inside polls, so the halves never meet in it.
+struct Shared {
+    stream: RefCell<glommio::net::TcpStream>,
+    fd: RawFd,
+    peer: SocketAddr,
+}
+
+impl Shared {
+    #[allow(unsafe_code)]
+    fn borrow_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: `stream` owns the descriptor and lives as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // A pending readiness poll holds the socket open in the kernel: without this the peer
+        // would see the end of the stream only after the poll is cancelled.
+        let _ = SockRef::from(&self.borrow_fd()).shutdown(Shutdown::Both);
+    }
+}
+
+impl Stream {
+    fn new(stream: glommio::net::TcpStream) -> io::Result<Stream> {
+        stream.set_nodelay(true).map_err(io_error)?;
+        let peer = stream.peer_addr().map_err(io_error)?;
+        let fd = stream.as_raw_fd();
+        Ok(Stream {
+            shared: Rc::new(Shared {
+                stream: RefCell::new(stream),
+                fd,
+                peer,
+            }),
+        })
+    }
+
+    pub(crate) async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        let stream = glommio::net::TcpStream::connect(addr)
+            .await
+            .map_err(io_error)?;
+        Stream::new(stream)
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.shared.peer
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        SockRef::from(&self.shared.borrow_fd())
+            .local_addr()
+            .ok()
+            .and_then(|addr| addr.as_socket())
+            .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    pub(crate) fn split(self) -> (ReadHalf, WriteHalf) {
+        (
+            ReadHalf {
+                shared: self.shared.clone(),
+            },
+            WriteHalf {
+                shared: self.shared,
+            },
+        )
+    }
+
+    pub(crate) fn reset(self) {
+        // Zero linger turns the close into a reset. The socket must go without the shutdown of
+        // Shared's Drop, which would send an orderly end first.
+        let fd = self.shared.borrow_fd();
+        let _ = SockRef::from(&fd).set_linger(Some(Duration::ZERO));
+        sys::disconnect(fd);
+    }
+}
+
+pub(crate) struct ReadHalf {
+    shared: Rc<Shared>,
+}
+
+impl ReadHalf {
+    pub(crate) async fn read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        let read = poll_fn(|cx| {
+            let mut stream = self.shared.stream.borrow_mut();
+            Pin::new(&mut *stream).poll_read(cx, for_recv(buf.spare_capacity_mut()))
+        })
+        .await?;
+        #[allow(unsafe_code)]
+        // SAFETY: recv has written `read` bytes to the start of the spare capacity.
+        unsafe {
+            buf.advance_mut(read);
+        }
+        Ok(read)
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.shared.peer
+    }
+}
+
+#[allow(unsafe_code)]
+fn for_recv(spare: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    // SAFETY: same size and layout. The slice only goes into glommio's unbuffered `poll_read`,
+    // which hands pointer and length to recv(2) and reads none of it.
+    unsafe { &mut *(std::ptr::from_mut(spare) as *mut [u8]) }
+}
+
+pub(crate) struct WriteHalf {
+    shared: Rc<Shared>,
+}
+
+impl WriteHalf {
+    pub(crate) async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
+        let mut rest = parts;
+        // Bytes of the first part that are already out.
+        let mut skip = 0;
+        loop {
+            while let Some(first) = rest.first()
+                && first.len() == skip
+            {
+                rest = &rest[1..];
+                skip = 0;
+            }
+            let Some(first) = rest.first() else {
+                return Ok(());
+            };
+            let mut sent = match sys::send_parts(self.shared.fd, rest, skip) {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let piece = &first[skip..];
+                    self.write_when_ready(&piece[..piece.len().min(WAIT_PIECE_MAX)])
+                        .await?
+                }
+                Err(error) => return Err(error),
+            };
+            while let Some(first) = rest.first() {
+                let left = first.len() - skip;
+                if sent < left {
+                    skip += sent;
+                    break;
+                }
+                sent -= left;
+                rest = &rest[1..];
+                skip = 0;
+            }
+        }
+    }
+
+    /// Waits for room and writes the start of `piece`.
+    async fn write_when_ready(&self, piece: &[u8]) -> io::Result<usize> {
+        let written = poll_fn(|cx| {
+            let mut stream = self.shared.stream.borrow_mut();
+            Pin::new(&mut *stream).poll_write(cx, piece)
+        })
+        .await?;
+        if written == 0 {
+            Err(io::ErrorKind::WriteZero.into())
+        } else {
+            Ok(written)
+        }
+    }
+
+    pub(crate) fn shutdown(&self) -> io::Result<()> {
+        match SockRef::from(&self.shared.borrow_fd()).shutdown(Shutdown::Write) {
+            // The peer has already torn it down.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            other => other,
+        }
+    }
+
+    pub(crate) fn close_both(&self) {
+        let _ = SockRef::from(&self.shared.borrow_fd()).shutdown(Shutdown::Both);
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.shared.peer
+    }
+}

@@ -1,0 +1,97 @@
+//! Two pools of plain threads for the process: one for file system calls, one for computations.
+//!
+//! They share nothing but the shape: a computation of a second must not delay an fsync, and a
+//! hanging disk must not stop decompression. Threads start once and stay; they must be started
+//! from an unpinned thread, because affinity is inherited.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+/// File system calls at once. They sleep in the kernel most of the time; more of them only queue
+/// up at the device.
+const DISK_THREADS: usize = 4;
+/// Computations at once at most: the cores of the machine, but not more than this.
+const COMPUTE_THREADS_MAX: usize = 16;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pool {
+    Disk,
+    Compute,
+}
+
+#[derive(Default)]
+struct Jobs {
+    // Bounded by the tasks that wait for the results.
+    queue: Mutex<VecDeque<Job>>,
+    ready: Condvar,
+}
+
+struct Pools {
+    disk: Arc<Jobs>,
+    compute: Arc<Jobs>,
+}
+
+static POOLS: OnceLock<Pools> = OnceLock::new();
+
+/// Starts the threads if they do not run yet.
+pub(crate) fn start() {
+    POOLS.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Pools {
+            disk: threads("disk", DISK_THREADS),
+            compute: threads("compute", cores.min(COMPUTE_THREADS_MAX)),
+        }
+    });
+}
+
+fn threads(name: &str, count: usize) -> Arc<Jobs> {
+    let jobs = Arc::new(Jobs::default());
+    let mut started = 0;
+    for index in 0..count {
+        let jobs = jobs.clone();
+        let thread = std::thread::Builder::new().name(format!("{name}-{index}"));
+        match thread.spawn(move || work(&jobs)) {
+            Ok(_) => started += 1,
+            Err(error) => tracing::warn!(%error, name, index, "a pool thread could not start"),
+        }
+    }
+    assert!(started > 0, "no {name} thread could be started");
+    jobs
+}
+
+fn work(jobs: &Jobs) {
+    loop {
+        let job = {
+            let mut queue = jobs.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                match queue.pop_front() {
+                    Some(job) => break job,
+                    None => {
+                        queue = jobs
+                            .ready
+                            .wait(queue)
+                            .unwrap_or_else(PoisonError::into_inner)
+                    }
+                }
+            }
+        };
+        job();
+    }
+}
+
+/// Queues a job. Jobs catch their own panics.
+pub(crate) fn submit(pool: Pool, job: Job) {
+    start();
+    let Some(pools) = POOLS.get() else { return };
+    let jobs = match pool {
+        Pool::Disk => &pools.disk,
+        Pool::Compute => &pools.compute,
+    };
+    jobs.queue
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push_back(job);
+    jobs.ready.notify_one();
+}

@@ -1,0 +1,184 @@
+//! The raw system calls that std and glommio do not offer. Any thread; each returns at once
+//! except where it says so. The only file of the ring body with unsafe code besides the reads of
+//! `net` and the descriptors of `file`.
+
+use std::ffi::CString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::rt::Instant;
+
+/// Most parts of one vectored call (UIO_MAXIOV).
+pub(crate) const IOV_MAX: usize = 1024;
+
+fn check(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// CLOCK_MONOTONIC, through the vDSO.
+pub(crate) fn monotonic() -> Instant {
+    let mut spec = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: `spec` is a valid timespec to write to; the clock id is a constant of the platform.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut spec) };
+    assert_eq!(result, 0, "the monotonic clock is part of the platform");
+    Instant(spec.tv_sec as u64 * 1_000_000_000 + spec.tv_nsec as u64)
+}
+
+/// pwritev(2): into the page cache for a buffered file.
+pub(crate) fn pwritev(
+    fd: BorrowedFd<'_>,
+    position: u64,
+    parts: &[IoSlice<'_>],
+) -> io::Result<usize> {
+    let position = offset(position)?;
+    loop {
+        #[allow(unsafe_code)]
+        // SAFETY: IoSlice is ABI compatible with iovec (documented by std), the slices are
+        // borrowed for the whole call, and the count is the slice's own, at most IOV_MAX.
+        let result = check(unsafe {
+            libc::pwritev(
+                fd.as_raw_fd(),
+                parts.as_ptr().cast::<libc::iovec>(),
+                parts.len().min(IOV_MAX) as libc::c_int,
+                position,
+            )
+        });
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// preadv2(2) with RWF_NOWAIT: reads what is in the page cache into spare capacity. `WouldBlock`
+/// if nothing of it is.
+pub(crate) fn pread_cached(
+    fd: BorrowedFd<'_>,
+    position: u64,
+    into: &mut [MaybeUninit<u8>],
+) -> io::Result<usize> {
+    let position = offset(position)?;
+    let part = libc::iovec {
+        iov_base: into.as_mut_ptr().cast(),
+        iov_len: into.len(),
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: the iovec covers exactly `into`, exclusively borrowed for the call; the kernel only
+    // writes to it.
+    check(unsafe { libc::preadv2(fd.as_raw_fd(), &part, 1, position, libc::RWF_NOWAIT) })
+}
+
+fn offset(position: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(position).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// sendmsg(2) with MSG_DONTWAIT of as many parts as one call takes, the first one from `skip` on.
+/// `WouldBlock` if the socket's buffer is full.
+pub(crate) fn send_parts(fd: RawFd, parts: &[Bytes], skip: usize) -> io::Result<usize> {
+    let mut iov: SmallVec<[libc::iovec; 32]> = SmallVec::new();
+    for (index, part) in parts.iter().take(IOV_MAX).enumerate() {
+        let part = if index == 0 { &part[skip..] } else { &part[..] };
+        if !part.is_empty() {
+            iov.push(libc::iovec {
+                iov_base: part.as_ptr().cast_mut().cast(),
+                iov_len: part.len(),
+            });
+        }
+    }
+    if iov.is_empty() {
+        return Ok(0);
+    }
+    loop {
+        #[allow(unsafe_code)]
+        // SAFETY: the header is zeroed plain data; its iovecs point into `parts`, borrowed for the
+        // call, and the kernel only reads them; `fd` belongs to a socket the caller keeps open.
+        let result = check(unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            header.msg_iov = iov.as_mut_ptr();
+            header.msg_iovlen = iov.len() as _;
+            libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        });
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// fallocate(2) from the start of the file. May take long: pool threads only.
+pub(crate) fn fallocate(fd: BorrowedFd<'_>, len: u64, keep_size: bool) -> io::Result<()> {
+    let mode = if keep_size {
+        libc::FALLOC_FL_KEEP_SIZE
+    } else {
+        0
+    };
+    let len = offset(len)?;
+    #[allow(unsafe_code)]
+    // SAFETY: plain integers and a borrowed descriptor.
+    check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, 0, len) } as isize).map(|_| ())
+}
+
+/// Length of an open file in bytes (fstat).
+pub(crate) fn file_len(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    #[allow(unsafe_code)]
+    // SAFETY: a valid place for the answer, plain data and initialised (zeroed) in any case.
+    let stat = unsafe {
+        check(libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) as isize)?;
+        stat.assume_init()
+    };
+    Ok(stat.st_size as u64)
+}
+
+/// Total and free bytes of the file system of `path` (statvfs). May wait for the disk.
+pub(crate) fn space(path: &Path) -> io::Result<(u64, u64)> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut stat = MaybeUninit::<libc::statvfs>::zeroed();
+    #[allow(unsafe_code)]
+    // SAFETY: a NUL-terminated path and a valid place for the answer, which is plain data and
+    // initialised (zeroed) even if the call fails.
+    let stat = unsafe {
+        check(libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) as isize)?;
+        stat.assume_init()
+    };
+    let unit = stat.f_frsize as u64;
+    Ok((stat.f_blocks as u64 * unit, stat.f_bavail as u64 * unit))
+}
+
+/// Locked-memory limit of this process in bytes, `None` if there is none.
+pub(crate) fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: a valid place for the answer.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Tears a TCP connection down at once (connect to AF_UNSPEC): sends a reset and drops what was
+/// queued.
+pub(crate) fn disconnect(fd: BorrowedFd<'_>) {
+    #[allow(unsafe_code)]
+    // SAFETY: a zeroed sockaddr is valid plain data with family AF_UNSPEC (0); its size is passed
+    // along.
+    unsafe {
+        let nowhere: libc::sockaddr = std::mem::zeroed();
+        libc::connect(
+            fd.as_raw_fd(),
+            &nowhere,
+            std::mem::size_of::<libc::sockaddr>() as libc::socklen_t,
+        );
+    }
+}
