@@ -8,15 +8,21 @@ pub mod api;
 pub mod batch;
 pub mod batch_builder;
 pub mod codec;
+pub mod coordinator_record;
 pub mod error;
 pub mod fault;
 pub mod message;
+pub mod metadata_record;
 pub mod reader;
 pub mod record;
 pub mod records;
+#[cfg(test)]
+mod schema;
 #[allow(clippy::module_inception)]
 pub mod str;
 pub mod tagged;
+#[cfg(test)]
+mod tests;
 pub mod writer;
 
 pub use api::ApiKey;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::model::{Kind, Message, Struct, Type, Value};
-use crate::parse::SchemaError;
+use super::model::{Kind, Message, Struct, Type, Value};
+use super::parse::SchemaError;
 
 /// Names that generated code uses itself.
 const RESERVED: [&str; 14] = [
@@ -56,6 +56,12 @@ fn check_structs(message: &Message) -> Result<(), (usize, String)> {
     for one in &message.structs {
         if !structs.insert(&one.name) {
             return Err((one.line, format!("there are two structs {}", one.name)));
+        }
+        if one.fields.is_empty() && one.name != message.name() {
+            return Err((
+                one.line,
+                format!("struct {} has no fields here or elsewhere", one.name),
+            ));
         }
         if RESERVED.contains(&one.name.as_str()) {
             return Err((one.line, format!("the name {} is taken", one.name)));

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use crate::emit_codec;
-use crate::emit_tables;
-use crate::model::{Field, Message, Struct, Type, Value, Versions, snake};
+use super::emit_codec;
+use super::emit_tables;
+use super::model::{Field, Message, Struct, Type, Value, Versions, snake};
 
 pub fn emit(messages: &[Message]) -> String {
     let mut out = String::new();

@@ -1,8 +1,8 @@
 //! Writes a struct's `read`, `write` and `json`, each with its branches by version. Build-time
 //! only.
 
-use crate::emit::{default_value, is_set, line, rust_name};
-use crate::model::{Field, Message, Struct, Type, Versions};
+use super::emit::{default_value, is_set, line, rust_name};
+use super::model::{Field, Message, Struct, Type, Versions, snake};
 
 pub fn emit(out: &mut String, message: &Message, one: &Struct) {
     line(out, format_args!("impl {} {{", one.name));
@@ -67,7 +67,7 @@ fn emit_read(out: &mut String, message: &Message, one: &Struct) {
                 default_value(field)
             ),
         };
-        line(out, format_args!("let {} = {value};", rust_name(field)));
+        line(out, format_args!("let {} = {value};", local(field)));
     }
     let unknown = match (tagged.is_empty(), message.flexible) {
         (true, Some(from)) if from <= one.versions.first => "r.unknown_tagged_fields()?",
@@ -80,7 +80,7 @@ fn emit_read(out: &mut String, message: &Message, one: &Struct) {
     line(out, format_args!("let {mutable}all = Self {{"));
     for field in &one.fields {
         match field.tag {
-            None => line(out, format_args!("{},", rust_name(field))),
+            None => line(out, format_args!("{}: {},", rust_name(field), local(field))),
             Some(_) => line(
                 out,
                 format_args!("{}: {},", rust_name(field), default_value(field)),
@@ -121,6 +121,11 @@ fn emit_read(out: &mut String, message: &Message, one: &Struct) {
     }
     line(out, format_args!("Ok(all)"));
     line(out, format_args!("}}"));
+}
+
+/// The variable that holds a field until the struct is whole; no field can hide a parameter.
+fn local(field: &Field) -> String {
+    format!("field_{}", snake(&field.name))
 }
 
 /// `"Struct.field"`, to be named in errors.

@@ -1,8 +1,8 @@
 //! Writes what is about all messages at once: the table of APIs, and the enums of all requests,
 //! responses and records with their dispatch by key. Build-time only.
 
-use crate::emit::line;
-use crate::model::{Kind, Message, snake};
+use super::emit::line;
+use super::model::{Kind, Message, snake};
 
 pub fn emit(out: &mut String, messages: &[Message]) {
     emit_apis(out, messages);
@@ -21,6 +21,15 @@ pub fn emit(out: &mut String, messages: &[Message]) {
         "AnyRecord",
         "Any record of the metadata log.",
     );
+    let mut families: Vec<&str> = messages
+        .iter()
+        .filter(|m| m.kind == Kind::Key)
+        .map(|m| m.family())
+        .collect();
+    families.dedup();
+    for family in families {
+        emit_coordinator(out, messages, family);
+    }
     emit_catalog(out, messages);
 }
 
@@ -164,6 +173,90 @@ fn emit_any(out: &mut String, messages: &[Message], kind: Kind, name: &str, doc:
         line(out, format_args!("}} }}"));
     }
     line(out, format_args!("}}"));
+}
+
+/// The records of one coordinator: an enum of keys, each with its value or, for a tombstone,
+/// none. Key and value belong together by their number.
+fn emit_coordinator(out: &mut String, messages: &[Message], family: &str) {
+    let name = upper_camel(family.trim_end_matches('s'));
+    let path = |m: &Message| format!("{}::{}", m.module(), m.name());
+    let pairs: Vec<(&Message, &Message)> = messages
+        .iter()
+        .filter(|m| m.kind == Kind::Key && m.family() == family)
+        .filter_map(|key| {
+            let value =
+                |m: &&Message| m.kind == Kind::Value && m.family() == family && m.key == key.key;
+            messages.iter().find(value).map(|value| (key, value))
+        })
+        .collect();
+    line(
+        out,
+        format_args!(
+            "/// A record of a coordinator's log: its key, and its value unless it is a tombstone."
+        ),
+    );
+    line(out, format_args!("#[derive(Clone, Debug, PartialEq)]"));
+    line(out, format_args!("#[allow(clippy::large_enum_variant)]"));
+    line(out, format_args!("pub enum {name} {{"));
+    for (key, value) in &pairs {
+        line(
+            out,
+            format_args!("{}({}, Option<{}>),", key.base, path(key), path(value)),
+        );
+    }
+    line(out, format_args!("}}"));
+    line(
+        out,
+        format_args!(
+            "impl {name} {{
+/// Decodes a record. The key begins with its type, the value with its version (int16 each).
+pub fn decode(key: bytes::Bytes, value: Option<bytes::Bytes>) -> Result<Self, crate::wire::DecodeError> {{
+use crate::wire::coordinator_record::{{read_key, read_value}};
+let mut r = crate::wire::Reader::new(key);
+Ok(match r.i16(\"key type\")? {{"
+        ),
+    );
+    for (key, _) in &pairs {
+        let number = key.key.unwrap_or(-1);
+        line(
+            out,
+            format_args!(
+                "{number} => Self::{}(read_key(r)?, read_value(value)?),",
+                key.base
+            ),
+        );
+    }
+    line(
+        out,
+        format_args!(
+            "other => return Err(crate::wire::DecodeError::new(crate::wire::DecodeFault::UnknownKey(other.into()), \"key type\", 0)),
+}})
+}}
+/// Key and value as they are stored; the value in the given version, 0 for a tombstone.
+pub fn encode(&self, version: i16) -> Result<(bytes::Bytes, Option<bytes::Bytes>), crate::wire::EncodeError> {{
+use crate::wire::coordinator_record::encode_pair;
+match self {{"
+        ),
+    );
+    for (key, _) in &pairs {
+        line(
+            out,
+            format_args!(
+                "Self::{}(k, v) => encode_pair(k, v.as_ref(), version),",
+                key.base
+            ),
+        );
+    }
+    line(out, format_args!("}}"));
+    line(out, format_args!("}}"));
+    line(out, format_args!("}}"));
+}
+
+fn upper_camel(snake: &str) -> String {
+    snake
+        .split('_')
+        .map(|word| word[..1].to_uppercase() + &word[1..])
+        .collect()
 }
 
 fn emit_catalog(out: &mut String, messages: &[Message]) {

@@ -146,6 +146,12 @@ impl Message {
         snake(&self.name())
     }
 
+    /// The name of its file: messages of one file belong together.
+    pub fn family(&self) -> &str {
+        let name = self.file.rsplit('/').next().unwrap_or_default();
+        name.trim_end_matches(".hw")
+    }
+
     pub fn is_flexible(&self, version: i16) -> bool {
         self.flexible.is_some_and(|first| version >= first)
     }

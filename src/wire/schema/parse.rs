@@ -21,7 +21,7 @@
 //! - Fields of a struct that is used once follow its field, indented; structs used more than
 //!   once follow the fields as `struct Name [versions]`.
 
-use crate::model::{Field, Kind, Message, Struct, Type, Value, Versions};
+use super::model::{Field, Kind, Message, Struct, Type, Value, Versions};
 
 /// What is wrong, and in which line (1 is the first).
 #[derive(Debug)]

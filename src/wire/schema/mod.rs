@@ -1,0 +1,26 @@
+//! The schemas as data, for tests: the same parser as the build script's, and a sampler that
+//! makes random valid messages of them. Nothing of this is in the product.
+
+pub mod check;
+pub mod model;
+pub mod parse;
+pub mod sample;
+
+use std::path::Path;
+
+/// All messages of the schema files in `folder`.
+pub fn load(folder: &Path) -> Vec<model::Message> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the schema folder is readable")
+        .filter_map(|entry| entry.ok().map(|e| e.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "hw"))
+        .collect();
+    files.sort();
+    let mut messages = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).expect("a schema file is readable");
+        messages.extend(parse::parse(&file.display().to_string(), &text).expect("the schemas are valid"));
+    }
+    check::check(&messages).expect("the schemas are valid");
+    messages
+}
