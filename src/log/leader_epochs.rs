@@ -147,6 +147,10 @@ impl LeaderEpochs {
         self.entries.last().copied()
     }
 
+    pub fn latest_epoch(&self) -> Option<LeaderEpoch> {
+        self.latest().map(|latest| latest.epoch)
+    }
+
     pub fn earliest(&self) -> Option<EpochEntry> {
         self.entries.first().copied()
     }
