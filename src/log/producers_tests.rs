@@ -1,4 +1,5 @@
 use super::*;
+use crate::wire::ErrorCode;
 use crate::wire::batch::increment_sequence;
 use crate::wire::batch_builder::{BatchBuilder, control_batch, end_txn_marker};
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::types::LeaderEpoch;
 use crate::wire::batch::{BatchView, LOG_OVERHEAD, seal};
 use crate::wire::batch_builder::{Header, end_txn_marker};
 

@@ -9,11 +9,11 @@
 //! 21 attributes i16, 23 lastOffsetDelta i32, 27 baseTimestamp i64, 35 maxTimestamp i64,
 //! 43 producerId i64, 51 producerEpoch i16, 53 baseSequence i32, 57 recordCount i32, 61 records.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::codec::{self, Codec, CodecError};
-use crate::wire::record::{self, RecordRef, RecordView};
+use crate::wire::record::{self, RecordRef};
 
 /// Bytes of a batch before its records: the smallest batch.
 pub const HEADER_BYTES: usize = 61;
@@ -219,6 +219,16 @@ macro_rules! header_getters {
     };
 }
 
+// The forms below use the getters, so they stand behind them.
+#[path = "batch_iter.rs"]
+mod iter;
+#[path = "batch_split.rs"]
+mod split;
+
+pub use iter::{Batches, RecordIter};
+pub(crate) use split::seal;
+pub use split::{SplitBatch, set_base_offset, set_max_timestamp, set_partition_leader_epoch};
+
 /// `sequence` moved `by` records on, wrapping from 2^31-1 to 0. Negative steps give nonsense, not
 /// a panic.
 pub fn increment_sequence(sequence: i32, by: i32) -> i32 {
@@ -398,252 +408,19 @@ impl Batch {
             Codec::None => self.body(),
             codec => codec::decompress(codec, view.body(), limit)?,
         };
-        let append_time = match self.timestamp_type() {
-            TimestampType::CreateTime => None,
-            TimestampType::LogAppendTime => Some(self.max_timestamp()),
-        };
-        Ok(RecordIter {
-            body,
-            at: 0,
-            index: 0,
-            count: view.count()?,
-            failed: false,
-            base_offset: self.base_offset(),
-            base_timestamp: self.base_timestamp(),
-            append_time,
-        })
+        Ok(RecordIter::new(view, view.count()?, body))
     }
 
     /// Takes the header off into memory of its own, so that it can change while the records stay
     /// where they are.
     pub fn split(&self) -> SplitBatch {
-        let mut header = [0; HEADER_BYTES];
-        header.copy_from_slice(&self.0[..HEADER_BYTES]);
-        SplitBatch {
-            header,
-            body: self.body(),
-        }
+        SplitBatch::new(self.view(), self.body())
     }
 }
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.view().fmt(f)
-    }
-}
-
-/// A batch in two parts: a header of its own and shared records. What a leader changes in a batch
-/// (offset, epoch, timestamp) changes here, without a copy of the records.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SplitBatch {
-    header: [u8; HEADER_BYTES],
-    body: Bytes,
-}
-
-impl SplitBatch {
-    header_getters!();
-
-    fn head(&self) -> &[u8] {
-        &self.header
-    }
-
-    /// Outside the checksum.
-    pub fn set_base_offset(&mut self, offset: Offset) {
-        set_base_offset(&mut self.header, offset);
-    }
-
-    /// Outside the checksum.
-    pub fn set_partition_leader_epoch(&mut self, epoch: LeaderEpoch) {
-        set_partition_leader_epoch(&mut self.header, epoch);
-    }
-
-    /// Inside the checksum, which is computed anew unless nothing changes.
-    pub fn set_max_timestamp(&mut self, kind: TimestampType, timestamp: i64) {
-        if (self.timestamp_type(), self.max_timestamp()) == (kind, timestamp) {
-            return;
-        }
-        put_timestamp(&mut self.header, kind, timestamp);
-        let crc = crc32c::crc32c(&self.header[ATTRIBUTES_AT..]);
-        let crc = crc32c::crc32c_append(crc, &self.body);
-        put_crc(&mut self.header, crc);
-    }
-
-    /// The two parts in order: 61 bytes copied, the records shared.
-    pub fn parts(&self) -> [Bytes; 2] {
-        [Bytes::copy_from_slice(&self.header), self.body.clone()]
-    }
-
-    pub fn body(&self) -> &Bytes {
-        &self.body
-    }
-
-    /// Appends the whole batch to `out`.
-    pub fn copy_to(&self, out: &mut BytesMut) {
-        out.reserve(self.total_size());
-        out.extend_from_slice(&self.header);
-        out.extend_from_slice(&self.body);
-    }
-
-    /// The batch in one piece, copied.
-    pub fn to_batch(&self) -> Batch {
-        let mut out = BytesMut::new();
-        self.copy_to(&mut out);
-        Batch(out.freeze())
-    }
-}
-
-impl std::fmt::Debug for SplitBatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        BatchView(&self.header).fmt(f)
-    }
-}
-
-/// Sets the base offset of the batch at the start of `batch`; outside the checksum.
-///
-/// # Panics
-/// If `batch` is shorter than a header; so do the two setters below.
-pub fn set_base_offset(batch: &mut [u8], offset: Offset) {
-    batch[..8].copy_from_slice(&offset.0.to_be_bytes());
-}
-
-/// Sets the leader epoch of the batch at the start of `batch`; outside the checksum.
-pub fn set_partition_leader_epoch(batch: &mut [u8], epoch: LeaderEpoch) {
-    batch[EPOCH_AT..EPOCH_AT + 4].copy_from_slice(&epoch.0.to_be_bytes());
-}
-
-/// Sets the largest timestamp and its type, and computes the checksum anew unless nothing
-/// changes. `batch` is exactly one batch.
-pub fn set_max_timestamp(batch: &mut [u8], kind: TimestampType, timestamp: i64) {
-    let view = BatchView(batch);
-    if (view.timestamp_type(), view.max_timestamp()) == (kind, timestamp) {
-        return;
-    }
-    put_timestamp(batch, kind, timestamp);
-    let crc = crc32c::crc32c(&batch[ATTRIBUTES_AT..]);
-    put_crc(batch, crc);
-}
-
-fn put_timestamp(header: &mut [u8], kind: TimestampType, timestamp: i64) {
-    let attributes = match kind {
-        TimestampType::CreateTime => i16_at(header, ATTRIBUTES_AT) & !ATTRIBUTE_LOG_APPEND_TIME,
-        TimestampType::LogAppendTime => i16_at(header, ATTRIBUTES_AT) | ATTRIBUTE_LOG_APPEND_TIME,
-    };
-    header[ATTRIBUTES_AT..ATTRIBUTES_AT + 2].copy_from_slice(&attributes.to_be_bytes());
-    header[MAX_TIMESTAMP_AT..MAX_TIMESTAMP_AT + 8].copy_from_slice(&timestamp.to_be_bytes());
-}
-
-fn put_crc(header: &mut [u8], crc: u32) {
-    header[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
-}
-
-/// Computes the checksum of exactly one batch and stores it.
-pub(crate) fn seal(batch: &mut [u8]) {
-    let crc = crc32c::crc32c(&batch[ATTRIBUTES_AT..]);
-    put_crc(batch, crc);
-}
-
-/// Cuts bytes into batches. Ends at the end of the bytes or at a partial tail, which
-/// [`rest`](Self::rest) then holds; yields an error once where the bytes are no batch.
-pub struct Batches {
-    rest: Bytes,
-    failed: bool,
-}
-
-impl Batches {
-    pub fn new(bytes: Bytes) -> Batches {
-        Batches {
-            rest: bytes,
-            failed: false,
-        }
-    }
-
-    /// What has not been cut yet.
-    pub fn rest(&self) -> &Bytes {
-        &self.rest
-    }
-}
-
-impl Iterator for Batches {
-    type Item = Result<Batch, BatchError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        match Batch::parse(&self.rest) {
-            Ok((batch, rest)) => {
-                self.rest = rest;
-                Some(Ok(batch))
-            }
-            Err(error) if error.is_partial() => None,
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
-        }
-    }
-}
-
-/// Iterates over the records of one batch; ends after the first error.
-pub struct RecordIter {
-    body: Bytes,
-    at: usize,
-    index: i32,
-    count: i32,
-    failed: bool,
-    base_offset: Offset,
-    base_timestamp: i64,
-    append_time: Option<i64>,
-}
-
-impl RecordIter {
-    fn read(&mut self) -> Result<RecordView, BatchError> {
-        let rest = &self.body[self.at..];
-        if rest.is_empty() {
-            return Err(BatchError::RecordCount {
-                declared: self.count,
-                found: self.index,
-            });
-        }
-        let (record, tail) = RecordRef::read(rest).map_err(|reason| BatchError::Record {
-            index: self.index,
-            reason,
-        })?;
-        self.at = self.body.len() - tail.len();
-        self.index += 1;
-        let mut view = RecordView::share(&record, &self.body);
-        view.offset = Offset(
-            self.base_offset
-                .0
-                .wrapping_add(i64::from(record.offset_delta)),
-        );
-        view.timestamp = self
-            .append_time
-            .unwrap_or_else(|| self.base_timestamp.wrapping_add(record.timestamp_delta));
-        Ok(view)
-    }
-}
-
-impl Iterator for RecordIter {
-    type Item = Result<RecordView, BatchError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        if self.index < self.count {
-            let record = self.read();
-            self.failed = record.is_err();
-            return Some(record);
-        }
-        self.failed = true;
-        match self.body.len() - self.at {
-            0 => None,
-            bytes => Some(Err(BatchError::RecordsLeftOver {
-                declared: self.count,
-                bytes,
-            })),
-        }
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use bytes::BytesMut;
 use crate::wire::batch_builder::{BatchBuilder, BuildError, ControlType, Header};
 use crate::wire::batch_builder::{end_txn_coordinator_epoch, end_txn_marker};
 
