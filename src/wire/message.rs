@@ -170,6 +170,16 @@ impl ObjectJson {
         self.0.insert(name.to_owned(), value);
     }
 
+    /// An array of `len` structs, of which `element` gives each.
+    pub fn put_structs(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        element: &dyn Fn(usize) -> Value,
+    ) {
+        self.put_value(name, Value::Array((0..len).map(element).collect()));
+    }
+
     pub fn finish(self) -> Value {
         Value::Object(self.0)
     }

@@ -219,10 +219,68 @@ impl Reader {
         Ok(Records::from(self.bytes(flexible, field)?))
     }
 
-    /// `element_min` is the least number of bytes an element takes at any version, at least 1:
-    /// a count that cannot be in the remaining bytes is refused before anything is allocated.
-    #[inline]
+    /// An array of values that have one form only. `element_min` is the least number of bytes
+    /// an element takes at any version, at least 1: a count that cannot be in the remaining bytes
+    /// is refused before anything is allocated.
     pub fn nullable_array<T>(
+        &mut self,
+        flexible: bool,
+        element_min: usize,
+        field: &'static str,
+        read: fn(&mut Reader, &'static str) -> Result<T>,
+    ) -> Result<Option<Vec<T>>> {
+        self.elements(flexible, element_min, field, |r| read(r, field))
+    }
+
+    pub fn array<T>(
+        &mut self,
+        flexible: bool,
+        element_min: usize,
+        field: &'static str,
+        read: fn(&mut Reader, &'static str) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.nullable_array(flexible, element_min, field, read)?
+            .ok_or_else(|| self.null(field))
+    }
+
+    pub fn nullable_strings(
+        &mut self,
+        flexible: bool,
+        field: &'static str,
+    ) -> Result<Option<Vec<Str>>> {
+        let element_min = if flexible { 1 } else { 2 };
+        self.elements(flexible, element_min, field, |r| r.string(flexible, field))
+    }
+
+    pub fn strings(&mut self, flexible: bool, field: &'static str) -> Result<Vec<Str>> {
+        self.nullable_strings(flexible, field)?
+            .ok_or_else(|| self.null(field))
+    }
+
+    pub fn nullable_structs<T>(
+        &mut self,
+        flexible: bool,
+        element_min: usize,
+        field: &'static str,
+        version: i16,
+        read: fn(&mut Reader, i16) -> Result<T>,
+    ) -> Result<Option<Vec<T>>> {
+        self.elements(flexible, element_min, field, |r| read(r, version))
+    }
+
+    pub fn structs<T>(
+        &mut self,
+        flexible: bool,
+        element_min: usize,
+        field: &'static str,
+        version: i16,
+        read: fn(&mut Reader, i16) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        self.nullable_structs(flexible, element_min, field, version, read)?
+            .ok_or_else(|| self.null(field))
+    }
+
+    fn elements<T>(
         &mut self,
         flexible: bool,
         element_min: usize,
@@ -238,18 +296,6 @@ impl Reader {
             all.push(element(self)?);
         }
         Ok(Some(all))
-    }
-
-    #[inline]
-    pub fn array<T>(
-        &mut self,
-        flexible: bool,
-        element_min: usize,
-        field: &'static str,
-        element: impl FnMut(&mut Reader) -> Result<T>,
-    ) -> Result<Vec<T>> {
-        self.nullable_array(flexible, element_min, field, element)?
-            .ok_or_else(|| self.null(field))
     }
 
     /// The count, and how many elements to make room for. The room is bounded twice: by what the

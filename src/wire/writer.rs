@@ -214,31 +214,77 @@ impl Writer {
         Ok(())
     }
 
-    #[inline]
-    pub fn array<T>(
+    /// An array of values that have one form only.
+    pub fn array<T: Copy>(
         &mut self,
         flexible: bool,
         all: &[T],
         field: &'static str,
-        mut element: impl FnMut(&mut Writer, &T) -> Result<()>,
+        write: fn(&mut Writer, T),
     ) -> Result<()> {
         self.length(flexible, all.len(), field)?;
-        for one in all {
-            element(self, one)?;
-        }
+        all.iter().for_each(|one| write(self, *one));
         Ok(())
     }
 
-    #[inline]
-    pub fn nullable_array<T>(
+    pub fn nullable_array<T: Copy>(
         &mut self,
         flexible: bool,
         all: &Option<Vec<T>>,
         field: &'static str,
-        element: impl FnMut(&mut Writer, &T) -> Result<()>,
+        write: fn(&mut Writer, T),
     ) -> Result<()> {
         match all {
-            Some(all) => self.array(flexible, all, field, element)?,
+            Some(all) => self.array(flexible, all, field, write)?,
+            None => self.null_length(flexible),
+        }
+        Ok(())
+    }
+
+    pub fn strings(&mut self, flexible: bool, all: &[Str], field: &'static str) -> Result<()> {
+        self.length(flexible, all.len(), field)?;
+        all.iter()
+            .try_for_each(|one| self.string(flexible, one, field))
+    }
+
+    pub fn nullable_strings(
+        &mut self,
+        flexible: bool,
+        all: &Option<Vec<Str>>,
+        field: &'static str,
+    ) -> Result<()> {
+        match all {
+            Some(all) => self.strings(flexible, all, field)?,
+            None => self.null_length(flexible),
+        }
+        Ok(())
+    }
+
+    pub fn structs<T>(
+        &mut self,
+        flexible: bool,
+        all: &[T],
+        field: &'static str,
+        version: i16,
+        write: fn(&T, &mut Writer, i16) -> Result<()>,
+    ) -> Result<()> {
+        self.length(flexible, all.len(), field)?;
+        for one in all {
+            write(one, self, version)?;
+        }
+        Ok(())
+    }
+
+    pub fn nullable_structs<T>(
+        &mut self,
+        flexible: bool,
+        all: &Option<Vec<T>>,
+        field: &'static str,
+        version: i16,
+        write: fn(&T, &mut Writer, i16) -> Result<()>,
+    ) -> Result<()> {
+        match all {
+            Some(all) => self.structs(flexible, all, field, version, write)?,
             None => self.null_length(flexible),
         }
         Ok(())

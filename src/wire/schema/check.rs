@@ -115,8 +115,10 @@ fn check_fields(message: &Message, owner: &Struct) -> Result<(), (usize, String)
             return fail("there is no such struct in the message");
         }
         match &field.kind {
-            Type::Array(element) if matches!(**element, Type::Array(_)) => {
-                return fail("arrays of arrays are not known");
+            Type::Array(element)
+                if matches!(**element, Type::Array(_) | Type::Bytes | Type::Records) =>
+            {
+                return fail("arrays of arrays, of bytes and of records are not known");
             }
             // Or a count of two billion would fit in no bytes.
             Type::Array(element) if message.element_min(field, element) == 0 => {

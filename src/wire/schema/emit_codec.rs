@@ -138,10 +138,17 @@ fn read_field(message: &Message, one: &Struct, field: &Field) -> String {
     let place = place(one, field);
     let read = |nullable: bool| match &field.kind {
         Type::Array(element) => {
-            let function = if nullable { "nullable_array" } else { "array" };
+            let null = if nullable { "nullable_" } else { "" };
             let min = message.element_min(field, element);
-            let element = read_one(element, flexible, &place);
-            format!("r.{function}({flexible}, {min}, {place}, |r| {element})?")
+            match (plain_function(element), element.struct_name()) {
+                (Some(function), _) => {
+                    format!("r.{null}array({flexible}, {min}, {place}, Reader::{function})?")
+                }
+                (None, Some(name)) => {
+                    format!("r.{null}structs({flexible}, {min}, {place}, version, {name}::read)?")
+                }
+                (None, None) => format!("r.{null}strings({flexible}, {place})?"),
+            }
         }
         Type::Struct(name) if nullable => {
             format!("r.nullable_struct({place}, |r| {name}::read(r, version))?")
@@ -166,22 +173,28 @@ fn read_field(message: &Message, one: &Struct, field: &Field) -> String {
 
 fn read_one(kind: &Type, flexible: &str, place: &str) -> String {
     match kind {
-        Type::Bool => format!("r.bool({place})"),
-        Type::Int8 => format!("r.i8({place})"),
-        Type::Int16 => format!("r.i16({place})"),
-        Type::Int32 => format!("r.i32({place})"),
-        Type::Int64 => format!("r.i64({place})"),
-        Type::Uint16 => format!("r.u16({place})"),
-        Type::Uint32 => format!("r.u32({place})"),
-        Type::Float64 => format!("r.f64({place})"),
-        Type::Uuid => format!("r.uuid({place})"),
         Type::String => format!("r.string({flexible}, {place})"),
         Type::Bytes => format!("r.bytes({flexible}, {place})"),
         Type::Records => format!("r.records({flexible}, {place})"),
         Type::Struct(name) => format!("{name}::read(r, version)"),
-        // Refused by `check`.
-        Type::Array(_) => String::new(),
+        _ => format!("r.{}({place})", plain_function(kind).unwrap_or_default()),
     }
+}
+
+/// The function of reader and writer for a type that has one form only.
+fn plain_function(kind: &Type) -> Option<&'static str> {
+    Some(match kind {
+        Type::Bool => "bool",
+        Type::Int8 => "i8",
+        Type::Int16 => "i16",
+        Type::Int32 => "i32",
+        Type::Int64 => "i64",
+        Type::Uint16 => "u16",
+        Type::Uint32 => "u32",
+        Type::Float64 => "f64",
+        Type::Uuid => "uuid",
+        _ => return None,
+    })
 }
 
 fn emit_write(out: &mut String, message: &Message, one: &Struct) {
@@ -284,9 +297,18 @@ fn write_field(message: &Message, one: &Struct, field: &Field) -> String {
     let value = format!("self.{}", rust_name(field));
     let write = |nullable: bool, value: &str| match &field.kind {
         Type::Array(element) => {
-            let function = if nullable { "nullable_array" } else { "array" };
-            let element = write_one(element, flexible, "v", "*v", &place);
-            format!("w.{function}({flexible}, {value}, {place}, |w, v| {element})?")
+            let null = if nullable { "nullable_" } else { "" };
+            match (plain_function(element), element.struct_name()) {
+                (Some(function), _) => {
+                    format!("w.{null}array({flexible}, {value}, {place}, Writer::{function})?")
+                }
+                (None, Some(name)) => {
+                    format!(
+                        "w.{null}structs({flexible}, {value}, {place}, version, {name}::write)?"
+                    )
+                }
+                (None, None) => format!("w.{null}strings({flexible}, {value}, {place})?"),
+            }
         }
         Type::Struct(_) if nullable => {
             format!("w.nullable_struct({value}, |w, v| v.write(w, version))?")
@@ -294,15 +316,15 @@ fn write_field(message: &Message, one: &Struct, field: &Field) -> String {
         Type::String if nullable => format!("w.nullable_string({flexible}, {value}, {place})?"),
         Type::Bytes if nullable => format!("w.nullable_bytes({flexible}, {value}, {place})?"),
         Type::Records if nullable => format!("w.nullable_records({flexible}, {value}, {place})?"),
+        Type::String => format!("w.string({flexible}, {value}, {place})?"),
+        Type::Bytes => format!("w.bytes({flexible}, {value}, {place})?"),
+        Type::Records => format!("w.records({flexible}, {value}, {place})?"),
+        Type::Struct(_) => format!("{}.write(w, version)?", value.trim_start_matches('&')),
         kind => {
             let owned = value
                 .strip_prefix('&')
                 .map_or_else(|| format!("*{value}"), str::to_owned);
-            let code = write_one(kind, flexible, value, &owned, &place);
-            match code.strip_suffix("; Ok(()) }") {
-                Some(plain) => plain.trim_start_matches("{ ").to_owned(),
-                None => format!("{code}?"),
-            }
+            format!("w.{}({owned})", plain_function(kind).unwrap_or_default())
         }
     };
     let reference = format!("&{value}");
@@ -324,31 +346,6 @@ fn write_field(message: &Message, one: &Struct, field: &Field) -> String {
     }
 }
 
-/// An expression of type `Result<(), EncodeError>`. `value` is a reference, `owned` the value.
-fn write_one(kind: &Type, flexible: &str, value: &str, owned: &str, place: &str) -> String {
-    let plain = |function: &str| format!("{{ w.{function}({owned}); Ok(()) }}");
-    match kind {
-        Type::Bool => plain("bool"),
-        Type::Int8 => plain("i8"),
-        Type::Int16 => plain("i16"),
-        Type::Int32 => plain("i32"),
-        Type::Int64 => plain("i64"),
-        Type::Uint16 => plain("u16"),
-        Type::Uint32 => plain("u32"),
-        Type::Float64 => plain("f64"),
-        Type::Uuid => plain("uuid"),
-        Type::String => format!("w.string({flexible}, {value}, {place})"),
-        Type::Bytes => format!("w.bytes({flexible}, {value}, {place})"),
-        Type::Records => format!("w.records({flexible}, {value}, {place})"),
-        Type::Struct(_) => format!(
-            "{}.write(w, version)",
-            value.strip_prefix('&').unwrap_or(value)
-        ),
-        // Refused by `check`.
-        Type::Array(_) => String::new(),
-    }
-}
-
 fn emit_json(out: &mut String, one: &Struct) {
     line(
         out,
@@ -366,16 +363,15 @@ fn emit_json(out: &mut String, one: &Struct) {
                 )
             }
             Type::Struct(_) => format!("o.put_value(\"{}\", {name}.json(version));", field.name),
+            // One small closure each; iterator adapters would be most of the generated code.
             Type::Array(element) if element.struct_name().is_some() && nullable => format!(
-                "o.put_value(\"{}\", {name}.as_ref().map_or(Value::Null, |all| all.iter().map(|v| v.json(version)).collect()));",
+                "match &{name} {{ Some(all) => o.put_structs(\"{0}\", all.len(), &|i| all[i].json(version)), None => o.put_value(\"{0}\", Value::Null) }}",
                 field.name
             ),
-            Type::Array(element) if element.struct_name().is_some() => {
-                format!(
-                    "o.put_value(\"{}\", {name}.iter().map(|v| v.json(version)).collect());",
-                    field.name
-                )
-            }
+            Type::Array(element) if element.struct_name().is_some() => format!(
+                "o.put_structs(\"{}\", {name}.len(), &|i| {name}[i].json(version));",
+                field.name
+            ),
             Type::Records if nullable => format!(
                 "match &{name} {{ Some(v) => o.put(\"{0}SizeInBytes\", v), None => o.put_value(\"{0}\", Value::Null) }}",
                 field.name
