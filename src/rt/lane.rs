@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -341,5 +342,29 @@ impl<T: Send> Future for OnceReceiver<T> {
             None if state.sender_gone => Poll::Ready(None),
             None => Poll::Pending,
         })
+    }
+}
+
+impl<T: Send> fmt::Debug for LaneSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneSender").field("room", &self.room()).finish()
+    }
+}
+
+impl<T: Send> fmt::Debug for LaneReceiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaneReceiver").field("len", &self.len()).finish()
+    }
+}
+
+impl<T: Send> fmt::Debug for OnceSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnceSender")
+    }
+}
+
+impl<T: Send> fmt::Debug for OnceReceiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnceReceiver")
     }
 }

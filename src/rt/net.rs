@@ -4,6 +4,7 @@
 //! straight into the caller's buffer, writes are vectored. Nothing here frames, times out or
 //! limits: that is the callers' business. Names are resolved off the executor.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
@@ -208,5 +209,29 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
             }
             Ok(found)
         }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener({})", self.local_addr())
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({})", self.peer_addr())
+    }
+}
+
+impl fmt::Debug for ReadHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReadHalf({})", self.peer_addr())
+    }
+}
+
+impl fmt::Debug for WriteHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WriteHalf({})", self.peer_addr())
     }
 }

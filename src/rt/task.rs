@@ -5,11 +5,11 @@
 //! ends, so that files, locks and sockets never outlive it.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use slab::Slab;
 
@@ -32,7 +32,7 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
 /// bare re-queue would keep the executor from looking at its rings.
 pub async fn yield_now() {
     match current() {
-        Current::Ring(_) => ring::sleep(Duration::ZERO).await,
+        Current::Ring(_) => ring::yield_now().await,
     }
 }
 
@@ -242,5 +242,11 @@ impl<F: Future> Drop for TaskFuture<F> {
         if let Some(joiner) = joiner {
             joiner.wake();
         }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("finished", &self.is_finished()).finish()
     }
 }

@@ -3,6 +3,7 @@
 //! Any executor; it stays on the one that opened it. Clones are the same descriptor. Positions
 //! are always given by the caller: there is no cursor and no append mode.
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
@@ -222,5 +223,11 @@ impl File {
         match &self.0 {
             FileBody::Ring(file) => file.alignment(),
         }
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("direct", &self.is_direct()).finish()
     }
 }

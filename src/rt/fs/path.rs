@@ -149,3 +149,9 @@ pub async fn space(path: impl AsRef<Path>) -> io::Result<Space> {
         }
     }
 }
+
+impl std::fmt::Debug for FileLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FileLock")
+    }
+}

@@ -6,11 +6,14 @@
 //! DmaFile. Opening, truncating and closing happen on pool threads: closing the last descriptor of
 //! an unlinked segment frees its blocks, which takes long.
 
+use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use glommio::io::{BufferedFile, DmaBuffer, DmaFile};
@@ -68,6 +71,7 @@ impl Buffered {
 impl File {
     pub(crate) async fn open(path: &Path, options: OpenOptions) -> io::Result<File> {
         let body = if options.direct {
+            probe_polling(path).await;
             let mut how = glommio::io::OpenOptions::new();
             how.read(options.read)
                 .write(options.write)
@@ -227,6 +231,49 @@ impl File {
             Body::Buffered(_) => 1,
             Body::Direct(file) => file.alignment(),
         }
+    }
+}
+
+/// Lets glommio find out whether the device of `path` can be polled for completions, with a file
+/// fit for the question. It asks once per device, by a read of the first file it opens: from an
+/// empty or merely preallocated file that succeeds without reaching the device, and from then on
+/// every direct write to the device fails with `Unsupported`.
+async fn probe_polling(path: &Path) {
+    static PROBED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+    let parent = super::path::parent(path).to_owned();
+    let sample = blocking_io(move || -> io::Result<Option<std::fs::File>> {
+        let device = std::fs::metadata(&parent)?.dev();
+        if PROBED.lock().unwrap_or_else(PoisonError::into_inner).contains(&device) {
+            return Ok(None);
+        }
+        // Without a name: nothing to clean up, whatever happens.
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_TMPFILE)
+            .open(&parent)?;
+        file.write_all_at(&[1; 8192], 0)?;
+        file.sync_all()?;
+        Ok(Some(file))
+    })
+    .await;
+    match sample {
+        Ok(Some(sample)) => {
+            let path = format!("/proc/self/fd/{}", sample.as_raw_fd());
+            match glommio::io::OpenOptions::new().read(true).dma_open(path).await {
+                Ok(file) => {
+                    if let Ok(meta) = sample.metadata() {
+                        let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);
+                        probed.insert(meta.dev());
+                    }
+                    drop(file.close().await);
+                }
+                Err(error) => tracing::warn!(%error, "could not test direct I/O"),
+            }
+        }
+        Ok(None) => {}
+        // The open that follows reports what is wrong, if anything.
+        Err(error) => tracing::debug!(%error, "could not make a file to test direct I/O"),
     }
 }
 

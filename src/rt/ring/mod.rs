@@ -10,9 +10,11 @@ pub(crate) mod pool;
 pub(crate) mod run;
 pub(crate) mod sys;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::task::Register;
@@ -32,8 +34,31 @@ pub(crate) fn schedule(body: impl Future<Output = ()> + 'static) {
     drop(task.detach());
 }
 
+/// Longest sleep handed to glommio, which adds it to the clock without a check: ten years.
+const SLEEP_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 pub(crate) async fn sleep(duration: Duration) {
-    glommio::timer::Timer::new(duration).await;
+    glommio::timer::Timer::new(duration.min(SLEEP_MAX)).await;
+}
+
+/// One turn of the reactor: everything runnable runs and the rings are looked at before the
+/// caller goes on. A timer is what reaches the reactor; it must not have passed when it is polled
+/// first, or it would be ready on the spot.
+pub(crate) async fn yield_now() {
+    let mut armed = None;
+    poll_fn(|cx| {
+        if armed.is_some() {
+            return Poll::Ready(());
+        }
+        loop {
+            let mut timer = glommio::timer::Timer::new(Duration::from_micros(1));
+            if Pin::new(&mut timer).poll(cx).is_pending() {
+                armed = Some(timer);
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
 }
 
 /// glommio's errors wrap the system's; callers match on kinds and codes.

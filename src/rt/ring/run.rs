@@ -172,7 +172,7 @@ where
             return;
         }
         register.cancel_all();
-        super::sleep(Duration::ZERO).await;
+        super::yield_now().await;
     }
     tracing::warn!(
         tasks = register.alive(),

@@ -8,8 +8,6 @@ mod notify;
 pub mod oneshot;
 pub mod queue;
 mod semaphore;
-#[cfg(test)]
-mod tests;
 mod waiters;
 
 pub use event::{Event, Wait};

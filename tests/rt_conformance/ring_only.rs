@@ -1,0 +1,238 @@
+//! What only the real body can get wrong: stalls of the scheduler, threads, panics, processor
+//! time when idle.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use highwater::rt;
+use highwater::rt::net::{Listener, Stream};
+use highwater::rt::{RingPlan, RunError, run_ring};
+
+/// A request that is alone on its executor must not wait for the next event. Many short runs with
+/// fresh executors, because the stall depends on how the timers meet; a blocking client on a
+/// plain thread, so that nothing else wakes the server.
+#[test]
+fn a_lone_request_does_not_hang() {
+    let until = Instant::now() + Duration::from_secs(4);
+    let (mut runs, mut requests, mut slow) = (0u32, 0u64, Duration::ZERO);
+    while Instant::now() < until {
+        let port = Arc::new(Mutex::new(None));
+        let client = std::thread::spawn({
+            let port = port.clone();
+            move || lone_client(&port)
+        });
+        let plan = RingPlan::default();
+        run_ring(plan, move |index| {
+            let port = port.clone();
+            async move {
+                if index.is_control() {
+                    return;
+                }
+                let mut listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+                *port.lock().unwrap() = Some(listener.local_addr());
+                let (stream, _) = listener.accept().await.unwrap();
+                let (mut read, mut write) = stream.split();
+                loop {
+                    let mut buf = BytesMut::with_capacity(4096);
+                    if read.read(&mut buf).await.unwrap() == 0 {
+                        return;
+                    }
+                    write.write_all(&[buf.freeze()]).await.unwrap();
+                }
+            }
+        })
+        .unwrap();
+        let (done, worst) = client.join().expect("the client got its answers");
+        runs += 1;
+        requests += done;
+        slow = slow.max(worst);
+    }
+    println!("{requests} requests in {runs} runs, the slowest took {slow:?}");
+    assert!(requests > 1000);
+    assert!(slow < Duration::from_secs(1), "a lone request took {slow:?}");
+}
+
+fn lone_client(port: &Mutex<Option<std::net::SocketAddr>>) -> (u64, Duration) {
+    use std::io::{Read, Write};
+    let addr = loop {
+        if let Some(addr) = *port.lock().unwrap() {
+            break addr;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let mut stream = std::net::TcpStream::connect(addr).unwrap();
+    stream.set_nodelay(true).unwrap();
+    // A hang fails the test instead of blocking it.
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let until = Instant::now() + Duration::from_millis(300);
+    let (mut done, mut worst) = (0, Duration::ZERO);
+    let mut buf = [0u8; 64];
+    while Instant::now() < until {
+        let sent = Instant::now();
+        stream.write_all(&buf).unwrap();
+        stream.read_exact(&mut buf).unwrap();
+        worst = worst.max(sent.elapsed());
+        done += 1;
+        if done % 50 == 0 {
+            std::thread::sleep(Duration::from_micros(done % 1300));
+        }
+    }
+    (done, worst)
+}
+
+/// The same over a lane, from a plain thread that wakes the executor from outside.
+#[test]
+fn a_wake_from_a_thread_is_never_lost() {
+    let (to, from) = rt::lane::pair::<u64>(8);
+    let from = Arc::new(Mutex::new(Some(from)));
+    let seen = Arc::new(AtomicU64::new(0));
+    let counter = seen.clone();
+    let sender = std::thread::spawn(move || {
+        for i in 1..=20_000u64 {
+            to.try_send(i).unwrap();
+            let sent = Instant::now();
+            while counter.load(Ordering::Acquire) != i {
+                assert!(sent.elapsed() < Duration::from_secs(2), "wake-up {i} was lost");
+                std::hint::spin_loop();
+            }
+            if i % 64 == 0 {
+                std::thread::sleep(Duration::from_micros(i % 500));
+            }
+        }
+    });
+    run_ring(RingPlan::default(), move |index| {
+        let (from, seen) = (from.clone(), seen.clone());
+        async move {
+            if !index.is_control() {
+                let mut from = from.lock().unwrap().take().unwrap();
+                while let Some(value) = from.recv().await {
+                    seen.store(value, Ordering::Release);
+                }
+            }
+        }
+    })
+    .unwrap();
+    sender.join().expect("every wake-up arrived");
+}
+
+#[test]
+fn a_panic_ends_all_executors_and_names_the_thread() {
+    let result = run_ring(RingPlan { shards: 2, ..RingPlan::default() }, |index| async move {
+        if index.index == 1 {
+            rt::sleep(Duration::from_millis(5)).await;
+            panic!("shard trouble");
+        }
+        std::future::pending::<()>().await;
+    });
+    match result {
+        Err(RunError::Panicked { name, message }) => {
+            assert_eq!((name.as_str(), message.as_str()), ("shard-1", "shard trouble"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_panic_of_blocking_work_reaches_the_caller() {
+    let result = run_ring(RingPlan::default(), |index| async move {
+        if !index.is_control() {
+            rt::blocking(|| panic!("bad sum")).await;
+        }
+    });
+    assert!(matches!(result, Err(RunError::Panicked { message, .. }) if message == "bad sum"));
+}
+
+#[test]
+fn tasks_left_behind_are_dropped_with_their_executor() {
+    let dropped = Arc::new(AtomicU64::new(0));
+    struct CountDrop(Arc<AtomicU64>);
+    impl Drop for CountDrop {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let counter = dropped.clone();
+    run_ring(RingPlan::default(), move |index| {
+        let counter = counter.clone();
+        async move {
+            if index.is_control() {
+                return;
+            }
+            for _ in 0..10 {
+                let guard = CountDrop(counter.clone());
+                drop(rt::spawn(async move {
+                    let _guard = guard;
+                    std::future::pending::<()>().await;
+                }));
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(dropped.load(Ordering::Relaxed), 10);
+}
+
+#[test]
+fn pinned_shards_run_each_on_its_core() {
+    let cores = core_affinity::get_core_ids().unwrap_or_default().len();
+    if cores < 2 {
+        return;
+    }
+    let plan = RingPlan { shards: 2, pin: true, spin: None };
+    run_ring(plan, |index| async move {
+        let allowed = core_affinity::get_core_ids().unwrap_or_default();
+        if index.is_control() {
+            assert!(allowed.len() >= 2, "the control executor is pinned");
+            let in_pool = rt::blocking(|| core_affinity::get_core_ids().unwrap_or_default()).await;
+            assert!(in_pool.len() >= 2, "pool threads are pinned");
+        } else {
+            assert_eq!(allowed.len(), 1);
+        }
+    })
+    .unwrap();
+}
+
+/// Three idle executors, a second each: the guard ticks must cost next to nothing.
+#[test]
+fn idle_executors_use_no_processor_time() {
+    fn used() -> Duration {
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        let nanos = stat.split_whitespace().next().unwrap();
+        Duration::from_nanos(nanos.parse().unwrap())
+    }
+    run_ring(RingPlan { shards: 2, ..RingPlan::default() }, |_| async {
+        rt::sleep(Duration::from_millis(300)).await;
+        let before = used();
+        rt::sleep(Duration::from_secs(1)).await;
+        let idle = used() - before;
+        println!("{idle:?} of processor time in an idle second");
+        assert!(idle < Duration::from_millis(10), "{idle:?} in an idle second");
+    })
+    .unwrap();
+}
+
+/// What is sent before a close arrives, also when the writer drops everything at once.
+#[test]
+fn bytes_written_before_a_drop_arrive() {
+    run_ring(RingPlan::default(), |index| async move {
+        if index.is_control() {
+            return;
+        }
+        let mut listener = Listener::bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let addr = listener.local_addr();
+        for _ in 0..50 {
+            let sending = rt::spawn(async move {
+                let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
+                write.write_all(&[Bytes::from(vec![9; 100_000])]).await.unwrap();
+            });
+            let (stream, _) = listener.accept().await.unwrap();
+            let (mut read, _write) = stream.split();
+            let mut buf = BytesMut::with_capacity(200_000);
+            while read.read(&mut buf).await.unwrap() > 0 {}
+            assert_eq!(buf.len(), 100_000);
+            sending.await;
+        }
+    })
+    .unwrap();
+}
