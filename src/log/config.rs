@@ -1,0 +1,123 @@
+//! Owns the effective settings of one log as plain values, and the names of the durability rows.
+//! Pure, any core. It never reads a property file: the `config` room resolves topic, broker and
+//! default settings and hands the result down.
+
+use crate::wire::batch::TimestampType;
+use crate::wire::codec::Codec;
+
+/// How segment bytes reach the disk (`highwater.segment.io`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SegmentIo {
+    /// Through the page cache, as Kafka does.
+    Buffered,
+    /// O_DIRECT in aligned blocks.
+    Direct,
+}
+
+/// When a replica may count a record as its own, and what that record then survives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// Counted when written into the page cache: survives the process, not the host.
+    PageCache,
+    /// Counted when an fdatasync covering it completed: survives power loss.
+    PageCacheFlushed,
+    /// Counted when the O_DIRECT write completed: survives power loss only with a non-volatile
+    /// device cache.
+    Direct,
+    /// Counted when the O_DIRECT write and an fdatasync covering it completed.
+    DirectFlushed,
+}
+
+impl Durability {
+    /// True when a record counts only once an fdatasync covers it.
+    pub fn waits_for_flush(self) -> bool {
+        matches!(
+            self,
+            Durability::PageCacheFlushed | Durability::DirectFlushed
+        )
+    }
+}
+
+/// The settings of one log, all of them effective values (topic over broker over default).
+/// Times are milliseconds, sizes bytes; -1 means "no limit" where Kafka says so.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LogConfig {
+    pub segment_bytes: u32,
+    pub segment_ms: i64,
+    pub segment_jitter_ms: i64,
+    pub index_interval_bytes: u32,
+    pub segment_index_bytes: u32,
+    pub max_message_bytes: u32,
+    /// `cleanup.policy` contains `compact`.
+    pub compact: bool,
+    /// `cleanup.policy` contains `delete`.
+    pub delete: bool,
+    pub timestamp_type: TimestampType,
+    pub timestamp_before_max_ms: i64,
+    pub timestamp_after_max_ms: i64,
+    /// `compression.type`; `None` is `producer`, keep what the producer chose.
+    pub compression: Option<Codec>,
+    /// The level for `compression`, where its codec has levels.
+    pub compression_level: Option<i32>,
+    pub retention_ms: i64,
+    pub retention_bytes: i64,
+    /// Records after which a flush is asked for; `i64::MAX` leaves it to the system.
+    pub flush_messages: i64,
+    pub flush_ms: i64,
+    pub file_delete_delay_ms: i64,
+    pub segment_io: SegmentIo,
+    pub preallocate: bool,
+}
+
+impl Default for LogConfig {
+    /// Apache Kafka 4.4's defaults.
+    fn default() -> LogConfig {
+        LogConfig {
+            segment_bytes: 1 << 30,
+            segment_ms: 7 * 24 * 3_600_000,
+            segment_jitter_ms: 0,
+            index_interval_bytes: 4096,
+            segment_index_bytes: 10 << 20,
+            max_message_bytes: (1 << 20) + 12,
+            compact: false,
+            delete: true,
+            timestamp_type: TimestampType::CreateTime,
+            timestamp_before_max_ms: i64::MAX,
+            timestamp_after_max_ms: 3_600_000,
+            compression: None,
+            compression_level: None,
+            retention_ms: 7 * 24 * 3_600_000,
+            retention_bytes: -1,
+            flush_messages: i64::MAX,
+            flush_ms: i64::MAX,
+            file_delete_delay_ms: 60_000,
+            segment_io: SegmentIo::Buffered,
+            preallocate: false,
+        }
+    }
+}
+
+impl LogConfig {
+    /// The durability row these settings choose. Only `flush.messages=1` makes the
+    /// acknowledgement wait for the disk: with a larger value Kafka too acknowledges the records
+    /// in between from memory.
+    pub fn durability(&self) -> Durability {
+        match (self.segment_io, self.flush_messages <= 1) {
+            (SegmentIo::Buffered, false) => Durability::PageCache,
+            (SegmentIo::Buffered, true) => Durability::PageCacheFlushed,
+            (SegmentIo::Direct, false) => Durability::Direct,
+            (SegmentIo::Direct, true) => Durability::DirectFlushed,
+        }
+    }
+
+    /// Entries an index file of `entry_bytes` per entry may hold (`segment.index.bytes` rounded
+    /// down to whole entries, never less than two).
+    pub fn max_index_entries(&self, entry_bytes: u32) -> usize {
+        (self.segment_index_bytes / entry_bytes).max(2) as usize
+    }
+
+    /// How long a segment may be open before it rolls, given the jitter drawn at its creation.
+    pub fn roll_after_ms(&self, jitter_ms: i64) -> i64 {
+        self.segment_ms.saturating_sub(jitter_ms).max(0)
+    }
+}

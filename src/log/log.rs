@@ -1,0 +1,461 @@
+//! Owns one partition replica's log: its segments, watermarks, producer state, leader epochs and
+//! whether it is still usable. On the shard that owns the partition. It never knows who leads,
+//! who replicates, or what a client asked for.
+//!
+//! What may run at the same time: appends and cached reads are synchronous and see a consistent
+//! log; one writer task per log writes what could not be written at once, in order; flushes run
+//! in the shard's rounds; roll completion, truncation, retention and closing take the log's
+//! `upkeep` permit, so only one of them changes files at a time. No borrow is held across an
+//! await.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use crate::rt::sync::{Event, Semaphore};
+use crate::types::{LeaderEpoch, Offset, Uuid};
+
+use super::cache::LogKey;
+use super::config::{Durability, LogConfig};
+use super::dir::CheckpointFacts;
+use super::error::{LogError, StorageFailure};
+use super::flush::FlushPlan;
+use super::leader_epochs::LeaderEpochs;
+use super::names;
+use super::producers::{ProducerLimits, Producers};
+use super::segment::Segment;
+use super::shard::LogShard;
+use super::watermarks::Watermarks;
+use super::writer::WriteQueue;
+
+/// Whether a log takes calls.
+#[derive(Clone, Debug)]
+pub(super) enum Status {
+    Open,
+    /// Its tail is being cut: reads go on below the cut, appends are refused.
+    Truncating,
+    /// The storage failed. For good.
+    Offline(LogError),
+    Closed,
+}
+
+/// One partition replica's log.
+pub struct Log {
+    topic: String,
+    partition: i32,
+    key: LogKey,
+    pub(super) shard: Rc<LogShard>,
+    pub(super) state: RefCell<LogState>,
+    /// Serialises whatever changes the set of files.
+    pub(super) upkeep: Semaphore,
+    /// Rung whenever `written` or `durable` moved, the tail was cut, or the log went offline.
+    pub(super) progress: Event,
+    on_progress: RefCell<Option<Rc<dyn Fn()>>>,
+    this: Weak<Log>,
+}
+
+pub(super) struct LogState {
+    pub dir: Rc<PathBuf>,
+    pub topic_id: Uuid,
+    pub config: Rc<LogConfig>,
+    pub status: Status,
+    pub marks: Watermarks,
+    pub segments: BTreeMap<Offset, Rc<Segment>>,
+    pub producers: Producers,
+    pub producer_limits: ProducerLimits,
+    pub epochs: LeaderEpochs,
+    pub queue: WriteQueue,
+    /// Grows with every cut of the tail: what was read or flushed across a cut is not believed.
+    pub generation: u64,
+    /// Counts the files made in the directory, and how many of them a directory sync covers.
+    pub files_made: u64,
+    pub files_synced: u64,
+    /// Records written since the last flush was asked for (`flush.messages`).
+    pub unflushed_records: i64,
+    pub last_flush_ms: i64,
+    /// Someone waits for `durable` to reach this, whatever the durability row.
+    pub flush_wanted: Offset,
+    /// The leader-epoch checkpoint on disk is behind memory.
+    pub epochs_unwritten: bool,
+    /// A task that persists index entries or epochs is on its way.
+    pub persisting: bool,
+}
+
+/// What `Log` is built from once everything was loaded.
+pub(super) struct LogParts {
+    pub topic: String,
+    pub partition: i32,
+    pub shard: Rc<LogShard>,
+    pub state: LogState,
+}
+
+impl Log {
+    pub(super) fn from_parts(parts: LogParts) -> Rc<Log> {
+        Rc::new_cyclic(|this| Log {
+            topic: parts.topic,
+            partition: parts.partition,
+            key: parts.shard.next_key(),
+            shard: parts.shard,
+            state: RefCell::new(parts.state),
+            upkeep: Semaphore::new(1),
+            progress: Event::new(),
+            on_progress: RefCell::new(None),
+            this: this.clone(),
+        })
+    }
+
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    pub fn partition(&self) -> i32 {
+        self.partition
+    }
+
+    pub fn topic_id(&self) -> Uuid {
+        self.state.borrow().topic_id
+    }
+
+    /// The partition's directory (it changes name when the partition is deleted).
+    pub fn dir(&self) -> Rc<PathBuf> {
+        self.state.borrow().dir.clone()
+    }
+
+    pub fn config(&self) -> Rc<LogConfig> {
+        self.state.borrow().config.clone()
+    }
+
+    /// Takes effect from the next append on; a change of segment I/O from the next segment on.
+    pub fn update_config(&self, config: LogConfig) {
+        self.state.borrow_mut().config = Rc::new(config);
+    }
+
+    /// First offset that may be read.
+    pub fn log_start(&self) -> Offset {
+        self.state.borrow().marks.log_start()
+    }
+
+    /// Next offset to be assigned (log end offset, LEO).
+    pub fn log_end(&self) -> Offset {
+        self.state.borrow().marks.log_end()
+    }
+
+    /// Below this the writes have completed. Readers never see past it.
+    pub fn written(&self) -> Offset {
+        self.state.borrow().marks.written()
+    }
+
+    /// Below this an fdatasync has succeeded.
+    pub fn durable(&self) -> Offset {
+        self.state.borrow().marks.durable()
+    }
+
+    pub fn watermarks(&self) -> Watermarks {
+        self.state.borrow().marks
+    }
+
+    /// The durability row that holds now.
+    pub fn durability(&self) -> Durability {
+        self.state.borrow().config.durability()
+    }
+
+    /// Up to where this replica may count records as its own: `durable` where the durability row
+    /// waits for the flush, `written` otherwise.
+    pub fn counted(&self) -> Offset {
+        let state = self.state.borrow();
+        if state.config.durability().waits_for_flush() {
+            state.marks.durable()
+        } else {
+            state.marks.written()
+        }
+    }
+
+    pub fn is_offline(&self) -> bool {
+        matches!(self.state.borrow().status, Status::Offline(_))
+    }
+
+    /// Why the log is offline, if it is.
+    pub fn failure(&self) -> Option<LogError> {
+        match &self.state.borrow().status {
+            Status::Offline(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    /// Bytes over all segments (Kafka's `Size` metric; `DescribeLogDirs`).
+    pub fn size_bytes(&self) -> u64 {
+        self.state
+            .borrow()
+            .segments
+            .values()
+            .map(|segment| segment.size())
+            .sum()
+    }
+
+    pub fn segment_count(&self) -> usize {
+        self.state.borrow().segments.len()
+    }
+
+    /// Bytes appended that the disk has not taken yet: what a caller may want to wait for before
+    /// it appends more.
+    pub fn backlog_bytes(&self) -> u64 {
+        self.state.borrow().queue.bytes()
+    }
+
+    /// Registers who is told that `written` or `durable` moved, that the tail was cut, or that
+    /// the log went offline. Called from the log's own tasks, never from inside an append, and
+    /// with no borrow of the log held. The last one registered counts.
+    pub fn on_progress(&self, tell: impl Fn() + 'static) {
+        *self.on_progress.borrow_mut() = Some(Rc::new(tell));
+    }
+
+    /// Waits until the log moved in any of the ways `on_progress` names.
+    pub async fn progressed(&self) {
+        self.progress.wait().await;
+    }
+
+    /// Waits until this replica counts every record below `offset`.
+    ///
+    /// # Errors
+    /// The log went offline, was closed, or lost its tail before that.
+    pub async fn wait_counted(&self, offset: Offset) -> Result<(), LogError> {
+        loop {
+            self.check_usable()?;
+            if self.counted() >= offset {
+                return Ok(());
+            }
+            if self.log_end() < offset {
+                return Err(self.range_error(offset));
+            }
+            self.progress.wait().await;
+        }
+    }
+
+    /// Makes everything appended so far durable.
+    ///
+    /// # Errors
+    /// The log is or goes offline, is closed, or loses its tail (no space) before that.
+    pub async fn flush(&self) -> Result<(), LogError> {
+        let target = self.log_end();
+        loop {
+            self.check_usable()?;
+            {
+                let mut state = self.state.borrow_mut();
+                if state.marks.durable() >= target {
+                    return Ok(());
+                }
+                if state.marks.log_end() < target {
+                    drop(state);
+                    return Err(self.range_error(target));
+                }
+                state.flush_wanted = state.flush_wanted.max(target);
+            }
+            self.shard.flusher.request(self.rc());
+            self.progress.wait().await;
+        }
+    }
+
+    /// What the directory's checkpoints say of this log.
+    pub fn checkpoint_facts(&self) -> CheckpointFacts {
+        let state = self.state.borrow();
+        let first_base = state.segments.keys().next().copied().unwrap_or_default();
+        let log_start = state.marks.log_start();
+        CheckpointFacts {
+            topic: self.topic.clone(),
+            partition: self.partition,
+            recovery_point: state.marks.durable(),
+            log_start: (log_start > first_base).then_some(log_start),
+        }
+    }
+
+    /// The epoch of the last record, as Kafka's leader-epoch cache knows it.
+    pub fn latest_epoch(&self) -> Option<LeaderEpoch> {
+        self.state.borrow().epochs.latest().map(|entry| entry.epoch)
+    }
+
+    pub(super) fn key(&self) -> LogKey {
+        self.key
+    }
+
+    pub(super) fn rc(&self) -> Rc<Log> {
+        self.this
+            .upgrade()
+            .expect("a method runs on a log that someone holds by Rc")
+    }
+
+    pub(super) fn state(&self) -> Ref<'_, LogState> {
+        self.state.borrow()
+    }
+
+    pub(super) fn state_mut(&self) -> RefMut<'_, LogState> {
+        self.state.borrow_mut()
+    }
+
+    pub(super) fn check_usable(&self) -> Result<(), LogError> {
+        match &self.state.borrow().status {
+            Status::Open | Status::Truncating => Ok(()),
+            Status::Offline(error) => Err(error.clone()),
+            Status::Closed => Err(LogError::Closed),
+        }
+    }
+
+    pub(super) fn range_error(&self, offset: Offset) -> LogError {
+        let state = self.state.borrow();
+        LogError::OutOfRange {
+            offset,
+            log_start: state.marks.log_start(),
+            log_end: state.marks.log_end(),
+        }
+    }
+
+    /// Tells whoever waits that the log moved.
+    pub(super) fn announce(&self) {
+        self.progress.notify_all();
+        let tell = self.on_progress.borrow().clone();
+        if let Some(tell) = tell {
+            tell();
+        }
+    }
+
+    /// The storage failed: the log is offline for good, nothing is retried.
+    pub(super) fn fail(&self, what: &'static str, source: io::Error) -> LogError {
+        self.fail_with(StorageFailure {
+            what,
+            path: self.dir().to_path_buf(),
+            source: Arc::new(source),
+        })
+    }
+
+    pub(super) fn fail_with(&self, failure: StorageFailure) -> LogError {
+        let error = LogError::Offline(failure);
+        {
+            let mut state = self.state.borrow_mut();
+            if let Status::Offline(first) = &state.status {
+                return first.clone();
+            }
+            tracing::error!(topic = %self.topic, partition = self.partition, %error, "log offline");
+            state.status = Status::Offline(error.clone());
+            state.queue.clear();
+        }
+        self.shard.recent.forget(self.key);
+        self.announce();
+        if let Some(log_dir) = self.dir().parent() {
+            self.shard.report_failure(log_dir, &error);
+        }
+        error
+    }
+
+    /// Another log of the same directory failed: this one goes with it.
+    pub fn take_offline(&self, cause: &LogError) {
+        {
+            let mut state = self.state.borrow_mut();
+            if matches!(state.status, Status::Offline(_) | Status::Closed) {
+                return;
+            }
+            state.status = Status::Offline(cause.clone());
+            state.queue.clear();
+        }
+        self.shard.recent.forget(self.key);
+        self.announce();
+    }
+
+    /// Flushes what is written now, as a part of a round; the number of files synced. A failure
+    /// takes the log offline.
+    pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
+        let Some(plan) = self.plan_flush() else {
+            return 0;
+        };
+        match plan.execute(self, gate).await {
+            Ok(files) => {
+                self.finish_flush(&plan);
+                files
+            }
+            Err(error) => {
+                self.fail("fdatasync", error);
+                0
+            }
+        }
+    }
+
+    fn plan_flush(&self) -> Option<FlushPlan> {
+        let mut state = self.state.borrow_mut();
+        let upto = state.marks.written();
+        if !matches!(state.status, Status::Open | Status::Truncating) {
+            return None;
+        }
+        if upto <= state.marks.durable() {
+            return None;
+        }
+        let first = state.floor_base(state.marks.durable());
+        let segments = state
+            .segments
+            .range(first..)
+            .filter(|(base, segment)| **base < upto && !segment.is_synced())
+            .filter_map(|(_, segment)| {
+                let whole = segment.is_sealed() && segment.written() == segment.size();
+                Some((segment.clone(), segment.handles()?.writer, whole))
+            })
+            .collect();
+        state.unflushed_records = 0;
+        Some(FlushPlan {
+            segments,
+            sync_dir: state.files_made > state.files_synced,
+            files_made: state.files_made,
+            upto,
+            generation: state.generation,
+        })
+    }
+
+    fn finish_flush(&self, plan: &FlushPlan) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.files_synced = state.files_synced.max(plan.files_made);
+            // What was cut and written again since the plan was made is not what was flushed.
+            if state.generation != plan.generation {
+                return;
+            }
+            state.marks.flushed_to(plan.upto);
+            state.last_flush_ms = crate::rt::wall_ms();
+        }
+        self.announce();
+    }
+}
+
+impl LogState {
+    pub(super) fn active(&self) -> &Rc<Segment> {
+        let (_, segment) = self
+            .segments
+            .last_key_value()
+            .expect("a log has at least one segment");
+        segment
+    }
+
+    /// Base of the segment whose range holds `offset`; of the first one for anything before it.
+    pub(super) fn floor_base(&self, offset: Offset) -> Offset {
+        let floor = self.segments.range(..=offset).next_back();
+        let first = self.segments.first_key_value();
+        floor.or(first).map(|(base, _)| *base).unwrap_or_default()
+    }
+
+    /// End of the segment at `base`: the next one's base, or the log's end.
+    pub(super) fn end_of(&self, base: Offset) -> Offset {
+        let next = self.segments.range(base.next()..).next();
+        next.map_or(self.marks.log_end(), |(next, _)| *next)
+    }
+
+    /// Whether some flush is owed for what is written now.
+    pub(super) fn owes_flush(&self) -> bool {
+        let due = self.config.durability().waits_for_flush()
+            || self.flush_wanted > self.marks.durable()
+            || self.unflushed_records >= self.config.flush_messages;
+        due && self.marks.written() > self.marks.durable()
+    }
+}
+
+/// Path of a partition's directory under a log directory.
+pub(super) fn partition_path(log_dir: &std::path::Path, topic: &str, partition: i32) -> PathBuf {
+    log_dir.join(names::partition_dir(topic, partition))
+}

@@ -1,0 +1,61 @@
+//! A partition's log on disk: Kafka's files, byte for byte, and everything that keeps them true.
+//!
+//! Everything of one log runs on the shard that owns the partition. `log` knows no replication,
+//! no purgatory and no client: it tells whoever registered that `written` or `durable` moved.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
+//! | `writer`, `flush` | the way of bytes to the disk: merged writes, flush rounds of the shard |
+//! | `segment`, `index`, `txn_index` | one segment, its indexes |
+//! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
+//! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
+//! | [`cache`], [`LogShard`] | what the logs of a shard share |
+//! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
+
+mod append;
+pub mod cache;
+pub mod checkpoint;
+mod config;
+pub mod dir;
+mod error;
+mod flush;
+pub mod index;
+pub mod leader_epochs;
+mod leftovers;
+#[allow(clippy::module_inception)]
+mod log;
+mod lookup;
+pub mod names;
+mod open;
+pub mod producers;
+mod read;
+mod rebuild;
+mod recover;
+mod retention;
+mod scan;
+mod segment;
+mod shard;
+#[cfg(test)]
+mod tests;
+mod truncate;
+pub mod txn_index;
+mod upkeep;
+pub mod validator;
+mod watermarks;
+mod writer;
+
+pub use append::{AppendAs, AppendError, Appended, FollowError, Followed};
+pub use config::{Durability, LogConfig, SegmentIo};
+pub use error::{LogError, StorageFailure};
+pub use flush::FlushStats;
+pub use log::Log;
+pub use lookup::TimestampOffset;
+pub use open::{LogOpen, RecoveryReport};
+pub use producers::{ProducerLimits, VerificationGuard};
+pub use read::{OffsetPosition, ReadOutcome};
+pub use recover::Cut;
+pub use retention::{RetentionCause, RetentionReport};
+pub use shard::{LogShard, ShardLimits};
+pub use validator::Origin;
+pub use watermarks::Watermarks;

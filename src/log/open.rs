@@ -1,0 +1,403 @@
+//! Owns how a log comes to life: from nothing, from a clean stop, or from a crash. On the log's
+//! shard, once per log. It never serves anybody while it works.
+//!
+//! After a clean stop sizes, indexes and producer snapshots are believed. Otherwise every batch
+//! from the segment of the recovery point on is read and checked, indexes and producer state are
+//! built anew, the log is cut at the first bad batch, and every later segment goes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::rt;
+use crate::types::{Offset, Uuid};
+
+use super::checkpoint;
+use super::config::{LogConfig, SegmentIo};
+use super::error::LogError;
+use super::leader_epochs::LeaderEpochs;
+use super::leftovers::{self, LiveFiles};
+use super::log::{Log, LogParts, LogState, Status, partition_path};
+use super::names::{self, FileKind};
+use super::producers::{ProducerLimits, Producers};
+use super::recover::{Cut, Recovery};
+use super::segment::{Loaded, Segment, read_index_files, read_last_time_entry};
+use super::shard::LogShard;
+use super::txn_index::TxnIndex;
+use super::watermarks::Watermarks;
+use super::writer::WriteQueue;
+
+/// What must be known to open a log.
+#[derive(Clone, Debug)]
+pub struct LogOpen {
+    /// The log directory; the partition's own directory is made inside it.
+    pub log_dir: PathBuf,
+    pub topic: String,
+    pub partition: i32,
+    pub topic_id: Uuid,
+    pub config: LogConfig,
+    /// The directory carried the clean-shutdown marker.
+    pub clean_shutdown: bool,
+    /// From the recovery-point checkpoint; zero if it has none.
+    pub recovery_point: Offset,
+    /// From the log-start checkpoint, if it has one.
+    pub log_start: Option<Offset>,
+    pub now_ms: i64,
+    pub producer_limits: ProducerLimits,
+}
+
+/// What opening found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    pub segments: usize,
+    /// Segments whose batches were all read and checked.
+    pub segments_checked: usize,
+    pub bytes_checked: u64,
+    /// What was cut off, oldest first.
+    pub cuts: Vec<Cut>,
+    /// Segments deleted because they lay behind a bad batch.
+    pub segments_deleted: Vec<Offset>,
+    pub took: Duration,
+}
+
+impl Log {
+    /// Opens the log of a partition, creating its directory and `partition.metadata` where they
+    /// are missing (they reach the disk before any data).
+    ///
+    /// # Errors
+    /// `TopicId` if the directory belongs to another topic id; `Storage` if a file cannot be
+    /// read, written or made. Damage in the log is repaired and reported, not an error.
+    pub async fn open(
+        shard: &Rc<LogShard>,
+        open: LogOpen,
+    ) -> Result<(Rc<Log>, RecoveryReport), LogError> {
+        let begun = rt::now();
+        let dir = partition_path(&open.log_dir, &open.topic, open.partition);
+        let storage = |what| {
+            let dir = dir.clone();
+            move |error| LogError::storage(what, dir, error)
+        };
+        let topic_id = claim_directory(&open, &dir).await?;
+        let live = leftovers::tidy(&dir).await.map_err(storage("list"))?;
+        let epochs = load_epochs(&dir).await.map_err(storage("read"))?;
+        let mut loader = Loader {
+            report: RecoveryReport::default(),
+            segments: BTreeMap::new(),
+            producers: Producers::with_limits(open.producer_limits),
+            epochs,
+            check_from: None,
+            log_end: Offset::ZERO,
+            dir: dir.clone(),
+            live,
+            open,
+        };
+        loader.load_segments().await.map_err(storage("load"))?;
+        loader.load_batches().await.map_err(storage("recover"))?;
+        let (log, mut report) = loader
+            .finish(shard, topic_id)
+            .await
+            .map_err(storage("open"))?;
+        report.took = rt::now().since(begun);
+        Ok((log, report))
+    }
+}
+
+/// Creates the partition's directory and its topic id, or checks the one it has.
+async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
+    let storage = |what| move |error| LogError::storage(what, dir.to_owned(), error);
+    if !rt::fs::exists(dir).await.map_err(storage("look for"))? {
+        rt::fs::create_dir_all(dir)
+            .await
+            .map_err(storage("create"))?;
+        rt::fs::sync_dir(&open.log_dir)
+            .await
+            .map_err(storage("sync"))?;
+    }
+    let path = dir.join(names::PARTITION_METADATA);
+    match rt::fs::read(&path).await {
+        Ok(bytes) => {
+            let found = checkpoint::decode_partition_metadata(&bytes).map_err(|error| {
+                LogError::Damaged {
+                    path: path.clone(),
+                    position: 0,
+                    what: error.to_string(),
+                }
+            })?;
+            if !open.topic_id.is_zero() && found != open.topic_id {
+                return Err(LogError::TopicId {
+                    expected: open.topic_id,
+                    found,
+                });
+            }
+            Ok(found)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if !open.topic_id.is_zero() {
+                let bytes = checkpoint::encode_partition_metadata(open.topic_id);
+                checkpoint::write_atomic(&path, bytes)
+                    .await
+                    .map_err(storage("write"))?;
+            }
+            Ok(open.topic_id)
+        }
+        Err(error) => Err(LogError::storage("read", path, error)),
+    }
+}
+
+/// A damaged leader-epoch checkpoint is reported and taken for empty: the batches that recovery
+/// reads, and the next leader, fill it again.
+async fn load_epochs(dir: &Path) -> io::Result<LeaderEpochs> {
+    let path = dir.join(names::LEADER_EPOCH_CHECKPOINT);
+    match rt::fs::read(&path).await {
+        Ok(bytes) => Ok(LeaderEpochs::decode(&bytes).unwrap_or_else(|error| {
+            tracing::warn!(file = %path.display(), %error, "leader epoch checkpoint ignored");
+            LeaderEpochs::new()
+        })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LeaderEpochs::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A log on its way into life.
+pub(super) struct Loader {
+    pub open: LogOpen,
+    pub dir: PathBuf,
+    pub live: LiveFiles,
+    pub report: RecoveryReport,
+    pub segments: BTreeMap<Offset, Rc<Segment>>,
+    pub producers: Producers,
+    pub epochs: LeaderEpochs,
+    /// First segment whose batches must all be checked.
+    pub check_from: Option<Offset>,
+    pub log_end: Offset,
+}
+
+impl Loader {
+    fn bases(&self) -> Vec<Offset> {
+        self.live
+            .keys()
+            .filter(|(_, kind)| *kind == FileKind::Log)
+            .map(|(base, _)| *base)
+            .collect()
+    }
+
+    /// Opens every segment's file and what its indexes say, as far as they can be believed.
+    async fn load_segments(&mut self) -> io::Result<()> {
+        let bases = self.bases();
+        self.report.segments = bases.len();
+        if !self.open.clean_shutdown {
+            let point = self.open.recovery_point;
+            let floor = bases.iter().rev().find(|base| **base <= point);
+            self.check_from = floor.or(bases.first()).copied();
+        }
+        let last = bases.last().copied();
+        for base in bases {
+            let len = self.live.get(&(base, FileKind::Log)).copied().unwrap_or(0);
+            let segment = Rc::new(Segment::load(Loaded {
+                base,
+                size: len,
+                file_len: len,
+                now_ms: self.open.now_ms,
+                jitter_ms: draw_jitter(&self.open.config),
+            }));
+            let io = if Some(base) == last {
+                self.open.config.segment_io
+            } else {
+                SegmentIo::Buffered
+            };
+            segment.open_files(&self.dir, io).await?;
+            self.segments.insert(base, segment.clone());
+            if self.must_check(base) {
+                continue;
+            }
+            if let Err(error) = self.load_sidecars(&segment, Some(base) == last).await {
+                tracing::warn!(
+                    dir = %self.dir.display(), segment = %base, %error,
+                    "index not usable, segment is checked and its index rebuilt"
+                );
+                self.check_from = Some(base);
+            }
+        }
+        Ok(())
+    }
+
+    fn must_check(&self, base: Offset) -> bool {
+        self.check_from.is_some_and(|from| base >= from)
+    }
+
+    async fn load_sidecars(&self, segment: &Rc<Segment>, is_last: bool) -> io::Result<()> {
+        let base = segment.base();
+        if self.live.contains_key(&(base, FileKind::TxnIndex)) {
+            let name = names::segment_file(base, FileKind::TxnIndex);
+            let bytes = rt::fs::read(&self.dir.join(name)).await?;
+            let txns = TxnIndex::decode(&bytes)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            segment.adopt_txns(txns);
+        }
+        if is_last {
+            let (offsets, times) = read_index_files(base, &self.dir).await?;
+            if offsets
+                .entries()
+                .any(|(_, position)| u64::from(position) >= segment.size())
+            {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the index points past the end of the segment",
+                ));
+            }
+            segment.adopt_indexes(offsets, times, &self.open.config);
+            return Ok(());
+        }
+        let index_len = self.live.get(&(base, FileKind::OffsetIndex)).copied();
+        if index_len.is_none_or(|len| len % super::index::OFFSET_ENTRY_BYTES as u64 != 0) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "no whole offset index",
+            ));
+        }
+        if let Some((timestamp, offset)) = read_last_time_entry(base, &self.dir).await? {
+            segment.adopt_max_timestamp(timestamp, offset);
+        }
+        segment.seal();
+        segment.mark_synced();
+        Ok(())
+    }
+
+    /// Producer state, leader epochs and the log's end, by way of the batches that must be read.
+    async fn load_batches(&mut self) -> io::Result<()> {
+        let mut recovery = Recovery::new(self);
+        recovery.run().await
+    }
+
+    async fn finish(
+        mut self,
+        shard: &Rc<LogShard>,
+        topic_id: Uuid,
+    ) -> io::Result<(Rc<Log>, RecoveryReport)> {
+        let checkpointed = self.open.log_start.unwrap_or_default();
+        if self.log_end < checkpointed {
+            self.start_over(checkpointed).await?;
+        }
+        if self.segments.is_empty() {
+            let segment = Segment::create(
+                self.log_end,
+                self.open.now_ms,
+                draw_jitter(&self.open.config),
+                &self.open.config,
+            );
+            segment
+                .open_files(&self.dir, self.open.config.segment_io)
+                .await?;
+            self.segments.insert(self.log_end, Rc::new(segment));
+        }
+        let first_base = self.segments.keys().next().copied().unwrap_or(self.log_end);
+        let log_start = checkpointed.max(first_base);
+        let mut epochs_changed = self.epochs.truncate_from_end(self.log_end);
+        epochs_changed |= self.epochs.truncate_from_start(log_start);
+        self.remove_stray_snapshots().await?;
+        let durable = if self.open.clean_shutdown && self.check_from.is_none() {
+            self.log_end
+        } else {
+            self.open.recovery_point
+        };
+        let state = LogState {
+            dir: Rc::new(self.dir.clone()),
+            topic_id,
+            config: Rc::new(self.open.config.clone()),
+            status: Status::Open,
+            marks: Watermarks::recovered(log_start, durable.max(Offset::ZERO), self.log_end),
+            segments: self.segments,
+            producers: self.producers,
+            epochs: self.epochs,
+            queue: WriteQueue::default(),
+            generation: 0,
+            files_made: 1,
+            files_synced: 0,
+            producer_limits: self.open.producer_limits,
+            unflushed_records: 0,
+            last_flush_ms: self.open.now_ms,
+            flush_wanted: Offset::ZERO,
+            epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
+            persisting: false,
+        };
+        let log = Log::from_parts(LogParts {
+            topic: self.open.topic,
+            partition: self.open.partition,
+            shard: shard.clone(),
+            state,
+        });
+        log.load_partial_block().await?;
+        log.write_epochs().await?;
+        if log.durability().waits_for_flush() {
+            // What is served must be what survives: the row counts durable records only.
+            log.flush().await.map_err(io::Error::other)?;
+        }
+        Ok((log, self.report))
+    }
+
+    /// The log ends before where it is said to start: nothing of it may be served.
+    async fn start_over(&mut self, log_start: Offset) -> io::Result<()> {
+        tracing::warn!(
+            dir = %self.dir.display(), log_end = %self.log_end, log_start = %log_start,
+            "log ends before its start, all segments deleted"
+        );
+        for base in self.segments.keys() {
+            remove_segment_files(&self.dir, *base).await?;
+            self.report.segments_deleted.push(*base);
+        }
+        self.segments.clear();
+        self.producers.reset(log_start);
+        self.epochs.clear();
+        self.log_end = log_start;
+        Ok(())
+    }
+
+    /// Only snapshots at a segment's base are of use later, and the latest one.
+    async fn remove_stray_snapshots(&mut self) -> io::Result<()> {
+        let snapshots: Vec<Offset> = self
+            .live
+            .keys()
+            .filter(|(_, kind)| *kind == FileKind::Snapshot)
+            .map(|(base, _)| *base)
+            .collect();
+        let latest = snapshots
+            .iter()
+            .rev()
+            .find(|offset| **offset <= self.log_end)
+            .copied();
+        for offset in snapshots {
+            let kept = Some(offset) == latest
+                || (offset <= self.log_end && self.segments.contains_key(&offset));
+            if !kept {
+                let name = names::segment_file(offset, FileKind::Snapshot);
+                leftovers::remove(&self.dir.join(name)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes every file of a segment but producer snapshots.
+pub(super) async fn remove_segment_files(dir: &Path, base: Offset) -> io::Result<()> {
+    for kind in [
+        FileKind::Log,
+        FileKind::OffsetIndex,
+        FileKind::TimeIndex,
+        FileKind::TxnIndex,
+    ] {
+        leftovers::remove(&dir.join(names::segment_file(base, kind))).await?;
+    }
+    Ok(())
+}
+
+/// A segment's share of `segment.jitter.ms`, so that partitions do not roll in step.
+pub(super) fn draw_jitter(config: &LogConfig) -> i64 {
+    let bound = config.segment_jitter_ms.min(config.segment_ms).max(0) as u64;
+    if bound == 0 {
+        0
+    } else {
+        (rt::random_u64() % bound) as i64
+    }
+}

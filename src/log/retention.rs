@@ -1,0 +1,120 @@
+//! Owns which segments a log gives up by age, by size and below its start. On the log's shard,
+//! called from the manager's tick. It never deletes a record above the high watermark, and never
+//! waits for the disk: files are renamed and unlinked behind.
+
+use std::rc::Rc;
+
+use crate::types::Offset;
+
+use super::log::{Log, LogState, Status};
+use super::segment::Segment;
+
+/// Why a segment went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RetentionCause {
+    Time,
+    Size,
+    LogStart,
+}
+
+/// What one retention pass did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetentionReport {
+    /// Base offset, bytes, and the rule that let the segment go.
+    pub deleted: Vec<(Offset, u64, RetentionCause)>,
+}
+
+impl RetentionReport {
+    pub fn bytes(&self) -> u64 {
+        self.deleted.iter().map(|(_, bytes, _)| bytes).sum()
+    }
+}
+
+impl Log {
+    /// Gives up the oldest segments that `retention.ms`, `retention.bytes` or the log start let
+    /// go, as long as they lie below `high_watermark`. A compact-only log keeps to its log start.
+    pub fn apply_retention(&self, now_ms: i64, high_watermark: Offset) -> RetentionReport {
+        let mut report = RetentionReport::default();
+        let removed = {
+            let mut guard = self.state_mut();
+            let state = &mut *guard;
+            if !matches!(state.status, Status::Open) {
+                return report;
+            }
+            let causes = plan(state, now_ms, high_watermark);
+            if causes.is_empty() {
+                return report;
+            }
+            if causes.len() == state.segments.len() {
+                // The active one goes too: the log goes on in a new, empty one.
+                let base = state.marks.log_end();
+                self.roll_at(state, base, now_ms);
+            }
+            let mut removed = Vec::with_capacity(causes.len());
+            for cause in causes {
+                let Some((base, segment)) = state.segments.pop_first() else {
+                    break;
+                };
+                report.deleted.push((base, segment.size(), cause));
+                removed.push(segment);
+            }
+            let first = state.segments.keys().next().copied().unwrap_or_default();
+            if first > state.marks.log_start() {
+                self.move_log_start(state, first);
+            }
+            removed
+        };
+        for (base, bytes, cause) in &report.deleted {
+            tracing::info!(
+                topic = self.topic(), partition = self.partition(), segment = %base, bytes,
+                ?cause, "segment deleted"
+            );
+        }
+        self.doom_behind(removed);
+        report
+    }
+
+    fn doom_behind(&self, removed: Vec<Rc<Segment>>) {
+        let log = self.rc();
+        drop(crate::rt::spawn(async move {
+            let _permit = log.upkeep.acquire(1).await;
+            if log.check_usable().is_ok()
+                && let Err(error) = log.doom_segments(&removed).await
+            {
+                log.fail("delete segments", error);
+            }
+        }));
+    }
+}
+
+/// The causes for which the first segments go, one each, oldest first.
+fn plan(state: &LogState, now_ms: i64, high_watermark: Offset) -> Vec<RetentionCause> {
+    let config = &state.config;
+    let total: u64 = state.segments.values().map(|segment| segment.size()).sum();
+    let mut surplus = match config.retention_bytes {
+        limit if limit >= 0 => total.saturating_sub(limit as u64),
+        _ => 0,
+    };
+    let mut causes = Vec::new();
+    for (base, segment) in &state.segments {
+        let end = state.end_of(*base);
+        let is_active = Rc::ptr_eq(segment, state.active());
+        let settled = segment.written() == segment.size() && segment.handles().is_some();
+        if end > high_watermark || !settled || segment.size() == 0 {
+            break;
+        }
+        let age_ms = now_ms.saturating_sub(segment.retention_timestamp());
+        let by_time = config.delete && config.retention_ms >= 0 && age_ms > config.retention_ms;
+        let by_size = config.delete && surplus > 0 && surplus >= segment.size() && !is_active;
+        let below_start = end <= state.marks.log_start() && !is_active;
+        let cause = match (by_time, by_size, below_start) {
+            (true, ..) => RetentionCause::Time,
+            (_, true, _) => RetentionCause::Size,
+            (.., true) => RetentionCause::LogStart,
+            _ => break,
+        };
+        surplus = surplus.saturating_sub(segment.size());
+        causes.push(cause);
+    }
+    causes
+}

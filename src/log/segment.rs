@@ -1,0 +1,702 @@
+//! Owns one segment of a log: its file handles, its size, its indexes in memory and what of them
+//! is already on disk. On the log's shard. It never decides when to roll a log or to delete a
+//! segment, and never writes log bytes: the appender does.
+//!
+//! The active segment's indexes are always in memory. A sealed segment's are read when a lookup
+//! wants them and dropped again under the shard's index bound (`IndexBudget`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::rc::{Rc, Weak};
+
+use bytes::Bytes;
+
+use crate::rt::fs::{File, OpenOptions};
+use crate::rt::sync::Event;
+use crate::types::Offset;
+
+use super::config::{LogConfig, SegmentIo};
+use super::index::{
+    NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex, decode_time_entry,
+};
+use super::names::{FileKind, segment_file};
+use super::txn_index::{AbortedTxn, TxnIndex};
+
+/// Largest position a segment may reach: positions in the index are signed 32-bit in Kafka.
+pub const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64;
+
+/// What a segment needs to know of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchExtent {
+    pub base: Offset,
+    pub last: Offset,
+    pub max_timestamp: i64,
+    pub size: u32,
+}
+
+/// Sizes and largest offset of an append, for the roll decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    pub size: u64,
+    pub last: Offset,
+    pub max_timestamp: i64,
+}
+
+/// Handles of an open segment file. With O_DIRECT appends the reads still go through the page
+/// cache, by a handle of their own.
+#[derive(Clone)]
+pub struct SegmentHandles {
+    pub reader: File,
+    pub writer: File,
+    pub io: SegmentIo,
+}
+
+/// One segment.
+pub struct Segment {
+    base: Offset,
+    handles: RefCell<Option<SegmentHandles>>,
+    state: RefCell<State>,
+    /// Everything of a sealed segment has reached the disk.
+    synced: Cell<bool>,
+    preallocation: Cell<Preallocation>,
+    preallocation_ended: Event,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Preallocation {
+    Idle,
+    Running,
+    /// The file system would not; not asked again for this segment.
+    Refused,
+}
+
+struct State {
+    /// Bytes appended, written or not.
+    size: u64,
+    /// Bytes whose write has completed.
+    written: u64,
+    /// Length of the file, preallocation included.
+    file_len: u64,
+    created_ms: i64,
+    jitter_ms: i64,
+    /// Largest timestamp of the first batch; what `segment.ms` counts from.
+    first_timestamp: Option<i64>,
+    max_timestamp: i64,
+    max_timestamp_offset: Offset,
+    bytes_since_entry: u64,
+    sealed: bool,
+    indexes: Option<Indexes>,
+    txns: TxnIndex,
+    txns_unwritten: bool,
+}
+
+#[derive(Clone)]
+struct Indexes {
+    offsets: OffsetIndex,
+    times: TimeIndex,
+    /// Entries that are in the files already.
+    persisted: (usize, usize),
+    /// The files may hold entries past `persisted` that are not ours any more.
+    stale_tail: bool,
+    /// Counts the cuts, so that a write of entries that a cut overtook is not believed.
+    cuts: u64,
+    max_entries: (usize, usize),
+}
+
+/// How a segment stands at load time.
+pub struct Loaded {
+    pub base: Offset,
+    pub size: u64,
+    pub file_len: u64,
+    pub now_ms: i64,
+    pub jitter_ms: i64,
+}
+
+impl Segment {
+    /// A new, empty active segment; its files are made by the appender.
+    pub fn create(base: Offset, now_ms: i64, jitter_ms: i64, config: &LogConfig) -> Segment {
+        let loaded = Loaded {
+            base,
+            size: 0,
+            file_len: 0,
+            now_ms,
+            jitter_ms,
+        };
+        let segment = Segment::load(loaded);
+        segment.reset_indexes(config);
+        segment
+    }
+
+    /// A segment found on disk; indexes and handles follow.
+    pub fn load(loaded: Loaded) -> Segment {
+        Segment {
+            base: loaded.base,
+            handles: RefCell::new(None),
+            synced: Cell::new(false),
+            preallocation: Cell::new(Preallocation::Idle),
+            preallocation_ended: Event::new(),
+            state: RefCell::new(State {
+                size: loaded.size,
+                written: loaded.size,
+                file_len: loaded.file_len,
+                created_ms: loaded.now_ms,
+                jitter_ms: loaded.jitter_ms,
+                first_timestamp: None,
+                max_timestamp: NO_TIMESTAMP,
+                max_timestamp_offset: loaded.base,
+                bytes_since_entry: 0,
+                sealed: false,
+                indexes: None,
+                txns: TxnIndex::default(),
+                txns_unwritten: false,
+            }),
+        }
+    }
+
+    pub fn base(&self) -> Offset {
+        self.base
+    }
+
+    pub fn size(&self) -> u64 {
+        self.state.borrow().size
+    }
+
+    pub fn written(&self) -> u64 {
+        self.state.borrow().written
+    }
+
+    pub fn file_len(&self) -> u64 {
+        self.state.borrow().file_len
+    }
+
+    pub fn is_sealed(&self) -> bool {
+        self.state.borrow().sealed
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.synced.get()
+    }
+
+    pub fn mark_synced(&self) {
+        self.synced.set(true);
+    }
+
+    /// (largest timestamp, last offset of the batch that holds it); (-1, base) when empty.
+    pub fn max_timestamp(&self) -> (i64, Offset) {
+        let state = self.state.borrow();
+        (state.max_timestamp, state.max_timestamp_offset)
+    }
+
+    /// What retention by time counts from: the largest timestamp, else the creation time.
+    pub fn retention_timestamp(&self) -> i64 {
+        let state = self.state.borrow();
+        if state.max_timestamp >= 0 {
+            state.max_timestamp
+        } else {
+            state.created_ms
+        }
+    }
+
+    pub fn handles(&self) -> Option<SegmentHandles> {
+        self.handles.borrow().clone()
+    }
+
+    pub fn set_handles(&self, handles: SegmentHandles) {
+        *self.handles.borrow_mut() = Some(handles);
+    }
+
+    /// Kafka's roll rules for an append of `incoming` to this active segment.
+    pub fn should_roll(&self, incoming: &Incoming, config: &LogConfig, now_ms: i64) -> bool {
+        let state = self.state.borrow();
+        let waited_ms = match state.first_timestamp {
+            Some(first) if first >= 0 => incoming.max_timestamp.saturating_sub(first),
+            _ => now_ms.saturating_sub(state.created_ms),
+        };
+        let full = state.indexes.as_ref().is_some_and(|indexes| {
+            // The time index keeps its last slot for the closing entry.
+            indexes.offsets.len() >= indexes.max_entries.0
+                || indexes.times.len() >= indexes.max_entries.1 - 1
+        });
+        state.size + incoming.size > u64::from(config.segment_bytes)
+            || state.size + incoming.size > SEGMENT_BYTES_MAX
+            || (state.size > 0 && waited_ms > config.roll_after_ms(state.jitter_ms))
+            || full
+            || incoming.last.since(self.base) > i32::MAX as u64
+            || incoming.last < self.base
+    }
+
+    /// Enters a batch at the end and returns its position. The bytes are the appender's to write.
+    pub fn append(&self, batch: &BatchExtent, index_interval_bytes: u32) -> u64 {
+        let mut state = self.state.borrow_mut();
+        let position = state.size;
+        assert!(
+            !state.sealed && position + u64::from(batch.size) <= SEGMENT_BYTES_MAX,
+            "segment {} (size {position}, sealed {}) cannot take {batch:?}",
+            self.base,
+            state.sealed
+        );
+        state.first_timestamp.get_or_insert(batch.max_timestamp);
+        if batch.max_timestamp > state.max_timestamp {
+            state.max_timestamp = batch.max_timestamp;
+            state.max_timestamp_offset = batch.last;
+        }
+        if state.bytes_since_entry > u64::from(index_interval_bytes) {
+            let largest = (state.max_timestamp, state.max_timestamp_offset);
+            if let Some(indexes) = state.indexes.as_mut() {
+                indexes.offsets.append(batch.last, position as u32);
+                indexes.times.maybe_append(largest.0, largest.1);
+            }
+            state.bytes_since_entry = 0;
+        }
+        state.bytes_since_entry += u64::from(batch.size);
+        state.size += u64::from(batch.size);
+        self.synced.set(false);
+        position
+    }
+
+    /// The appender completed a write up to `position`.
+    pub fn written_to(&self, position: u64) {
+        let mut state = self.state.borrow_mut();
+        assert!(position >= state.written && position <= state.size);
+        state.written = position;
+        state.file_len = state.file_len.max(position);
+    }
+
+    /// The file is `len` bytes long now (preallocated or trimmed).
+    pub fn file_resized(&self, len: u64) {
+        self.state.borrow_mut().file_len = len;
+    }
+
+    /// Claims the right to extend the file; false if that is under way or was refused.
+    pub fn begin_preallocation(&self) -> bool {
+        let idle = self.preallocation.get() == Preallocation::Idle;
+        if idle {
+            self.preallocation.set(Preallocation::Running);
+        }
+        idle
+    }
+
+    pub fn end_preallocation(&self) {
+        if self.preallocation.get() == Preallocation::Running {
+            self.preallocation.set(Preallocation::Idle);
+        }
+        self.preallocation_ended.notify_all();
+    }
+
+    pub fn refuse_preallocation(&self) {
+        self.preallocation.set(Preallocation::Refused);
+    }
+
+    /// Waits until no extension of the file is in flight: a trim must come after it.
+    pub async fn preallocation_settled(&self) {
+        while self.preallocation.get() == Preallocation::Running {
+            self.preallocation_ended.wait().await;
+        }
+    }
+
+    /// Adds an aborted transaction.
+    pub fn append_aborted(&self, txn: AbortedTxn) {
+        let mut state = self.state.borrow_mut();
+        state.txns.append(txn);
+        state.txns_unwritten = true;
+    }
+
+    /// Visits aborted transactions; true when no later segment can hold one that matters.
+    pub fn collect_aborted(&self, from: Offset, upper: Offset, to: &mut Vec<AbortedTxn>) -> bool {
+        self.state.borrow().txns.collect(from, upper, to)
+    }
+
+    /// Where a scan for `offset` must begin; `None` if the indexes are not in memory.
+    pub fn floor_position(&self, offset: Offset) -> Option<u64> {
+        let state = self.state.borrow();
+        let indexes = state.indexes.as_ref()?;
+        Some(u64::from(indexes.offsets.lookup(offset).1))
+    }
+
+    /// An offset at or before the first record with a timestamp of at least `target`.
+    pub fn floor_offset_by_time(&self, target: i64) -> Option<Offset> {
+        let state = self.state.borrow();
+        let indexes = state.indexes.as_ref()?;
+        // The entry strictly below the target: records that share its timestamp come before it.
+        Some(indexes.times.lookup(target.saturating_sub(1)).1)
+    }
+
+    pub fn indexes_resident(&self) -> bool {
+        self.state.borrow().indexes.is_some()
+    }
+
+    /// Starts the indexes over (new segment, or before recovery scans it).
+    pub fn reset_indexes(&self, config: &LogConfig) {
+        let mut state = self.state.borrow_mut();
+        state.indexes = Some(Indexes {
+            offsets: OffsetIndex::new(self.base),
+            times: TimeIndex::new(self.base),
+            persisted: (0, 0),
+            stale_tail: true,
+            cuts: state.indexes.as_ref().map_or(0, |old| old.cuts + 1),
+            max_entries: max_entries(config),
+        });
+        state.txns = TxnIndex::default();
+        state.txns_unwritten = true;
+        state.first_timestamp = None;
+        state.max_timestamp = NO_TIMESTAMP;
+        state.max_timestamp_offset = self.base;
+        state.bytes_since_entry = 0;
+    }
+
+    /// Before recovery re-enters every batch that it finds good: the size starts at zero again.
+    pub fn rewind_for_recovery(&self, config: &LogConfig) {
+        self.reset_indexes(config);
+        let mut state = self.state.borrow_mut();
+        state.size = 0;
+        state.written = 0;
+        state.sealed = false;
+        self.synced.set(false);
+    }
+
+    /// Takes over indexes read from their files.
+    pub fn adopt_indexes(&self, offsets: OffsetIndex, times: TimeIndex, config: &LogConfig) {
+        let mut state = self.state.borrow_mut();
+        let persisted = (offsets.len(), times.len());
+        if let Some((timestamp, offset)) = times.last()
+            && timestamp > state.max_timestamp
+        {
+            state.max_timestamp = timestamp;
+            state.max_timestamp_offset = offset;
+        }
+        state.indexes = Some(Indexes {
+            offsets,
+            times,
+            persisted,
+            stale_tail: false,
+            cuts: 0,
+            max_entries: max_entries(config),
+        });
+    }
+
+    pub fn adopt_txns(&self, txns: TxnIndex) {
+        let mut state = self.state.borrow_mut();
+        state.txns = txns;
+        state.txns_unwritten = false;
+    }
+
+    /// The largest timestamp as the last time-index entry gives it (a sealed segment at load).
+    pub fn adopt_max_timestamp(&self, timestamp: i64, offset: Offset) {
+        let mut state = self.state.borrow_mut();
+        state.max_timestamp = timestamp;
+        state.max_timestamp_offset = offset;
+    }
+
+    pub fn adopt_first_timestamp(&self, timestamp: i64) {
+        self.state.borrow_mut().first_timestamp = Some(timestamp);
+    }
+
+    /// A batch past the last index entry, seen while loading: only the largest timestamp and the
+    /// distance to the next entry follow from it.
+    pub fn observe_tail_batch(&self, batch: &BatchExtent) {
+        let mut state = self.state.borrow_mut();
+        if batch.max_timestamp > state.max_timestamp {
+            state.max_timestamp = batch.max_timestamp;
+            state.max_timestamp_offset = batch.last;
+        }
+        state.bytes_since_entry += u64::from(batch.size);
+    }
+
+    /// Closes the segment for appends: the closing time entry is made.
+    pub fn seal(&self) {
+        let mut state = self.state.borrow_mut();
+        let largest = (state.max_timestamp, state.max_timestamp_offset);
+        if let Some(indexes) = state.indexes.as_mut() {
+            indexes.times.maybe_append(largest.0, largest.1);
+        }
+        state.sealed = true;
+    }
+
+    /// Makes the last segment left by a truncation the active one again.
+    pub fn unseal(&self) {
+        self.state.borrow_mut().sealed = false;
+    }
+
+    /// Cuts everything at or past `offset`, which begins at `position`. The indexes must be in
+    /// memory. `tail` are the batches between the last index entry that stays and the cut.
+    pub fn cut(&self, offset: Offset, position: u64, tail: &[BatchExtent], config: &LogConfig) {
+        let mut guard = self.state.borrow_mut();
+        let state = &mut *guard;
+        state.size = state.size.min(position);
+        state.written = state.written.min(position);
+        state.txns.truncate_to(offset);
+        state.txns_unwritten = true;
+        if let Some(indexes) = state.indexes.as_mut() {
+            indexes.offsets.truncate_to(offset);
+            indexes.times.truncate_to(offset);
+            indexes.persisted.0 = indexes.persisted.0.min(indexes.offsets.len());
+            indexes.persisted.1 = indexes.persisted.1.min(indexes.times.len());
+            indexes.stale_tail = true;
+            indexes.cuts += 1;
+            indexes.max_entries = max_entries(config);
+            let largest = indexes.times.last().unwrap_or((NO_TIMESTAMP, self.base));
+            state.max_timestamp = largest.0;
+            state.max_timestamp_offset = largest.1;
+        }
+        state.bytes_since_entry = 0;
+        if state.size == 0 {
+            state.first_timestamp = None;
+        }
+        drop(guard);
+        for batch in tail {
+            self.observe_tail_batch(batch);
+        }
+        self.synced.set(false);
+    }
+
+    /// Index entries that no file has yet.
+    pub fn unpersisted_entries(&self) -> usize {
+        let state = self.state.borrow();
+        state.indexes.as_ref().map_or(0, |indexes| {
+            indexes.offsets.len() + indexes.times.len() - indexes.persisted.0 - indexes.persisted.1
+        })
+    }
+
+    /// Drops a sealed segment's indexes from memory, if the files have all of them.
+    fn unload_indexes(&self) {
+        let mut state = self.state.borrow_mut();
+        let whole = state.indexes.as_ref().is_some_and(|indexes| {
+            !indexes.stale_tail && indexes.persisted == (indexes.offsets.len(), indexes.times.len())
+        });
+        if state.sealed && whole {
+            state.indexes = None;
+        }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        let state = self.state.borrow();
+        state.indexes.as_ref().map_or(0, |indexes| {
+            (indexes.offsets.len() * OFFSET_ENTRY_BYTES + indexes.times.len() * TIME_ENTRY_BYTES)
+                as u64
+        })
+    }
+
+    /// Opens the log file (creating it where it is missing) for the given kind of I/O.
+    pub async fn open_files(&self, dir: &Path, io: SegmentIo) -> io::Result<()> {
+        let path = dir.join(segment_file(self.base, FileKind::Log));
+        let reader = File::open(&path, OpenOptions::CREATE).await?;
+        let writer = match io {
+            SegmentIo::Buffered => reader.clone(),
+            SegmentIo::Direct => File::open(&path, OpenOptions::READ_WRITE.direct()).await?,
+        };
+        self.set_handles(SegmentHandles { reader, writer, io });
+        Ok(())
+    }
+
+    /// Brings the index files up to date with memory; with `trim` also cuts their preallocated
+    /// tail. Calls for one segment must not overlap (the log serialises them).
+    pub async fn persist_indexes(&self, dir: &Path, trim: bool) -> io::Result<()> {
+        let Some(plan) = self.plan_persist() else {
+            return Ok(());
+        };
+        let kinds = [FileKind::OffsetIndex, FileKind::TimeIndex];
+        let entry_bytes = [OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES];
+        for (slot, kind) in kinds.into_iter().enumerate() {
+            let part = &plan.parts[slot];
+            let path = dir.join(segment_file(self.base, kind));
+            let file = File::open(&path, OpenOptions::CREATE).await?;
+            let first = (part.first * entry_bytes[slot]) as u64;
+            if plan.stale_tail {
+                file.set_len(first).await?;
+            }
+            let end = first + part.bytes.len() as u64;
+            if !trim {
+                file.set_len(end.max((part.max_entries * entry_bytes[slot]) as u64))
+                    .await?;
+            }
+            if !part.bytes.is_empty() {
+                file.write_all_at(first, vec![Bytes::from(part.bytes.clone())])
+                    .await?;
+            }
+            if trim {
+                file.set_len(end).await?;
+                file.sync_data().await?;
+            }
+        }
+        if let Some(bytes) = &plan.txns {
+            self.persist_txns(dir, bytes).await?;
+        }
+        self.finish_persist(&plan);
+        Ok(())
+    }
+
+    async fn persist_txns(&self, dir: &Path, bytes: &[u8]) -> io::Result<()> {
+        let path = dir.join(segment_file(self.base, FileKind::TxnIndex));
+        if bytes.is_empty() {
+            return match crate::rt::fs::remove_file(&path).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        let file = File::open(&path, OpenOptions::CREATE.truncate()).await?;
+        file.write_all_at(0, vec![Bytes::copy_from_slice(bytes)])
+            .await?;
+        file.sync_data().await
+    }
+
+    fn plan_persist(&self) -> Option<PersistPlan> {
+        let state = self.state.borrow();
+        let indexes = state.indexes.as_ref()?;
+        Some(PersistPlan {
+            cuts: indexes.cuts,
+            stale_tail: indexes.stale_tail,
+            parts: [
+                PersistPart {
+                    first: indexes.persisted.0,
+                    bytes: indexes.offsets.encode_from(indexes.persisted.0),
+                    max_entries: indexes.max_entries.0,
+                },
+                PersistPart {
+                    first: indexes.persisted.1,
+                    bytes: indexes.times.encode_from(indexes.persisted.1),
+                    max_entries: indexes.max_entries.1,
+                },
+            ],
+            txns: state.txns_unwritten.then(|| state.txns.encode()),
+        })
+    }
+
+    fn finish_persist(&self, plan: &PersistPlan) {
+        let mut state = self.state.borrow_mut();
+        if plan
+            .txns
+            .as_ref()
+            .is_some_and(|bytes| *bytes == state.txns.encode())
+        {
+            state.txns_unwritten = false;
+        }
+        let Some(indexes) = state.indexes.as_mut() else {
+            return;
+        };
+        if indexes.cuts != plan.cuts {
+            return;
+        }
+        indexes.persisted = (
+            plan.parts[0].first + plan.parts[0].bytes.len() / OFFSET_ENTRY_BYTES,
+            plan.parts[1].first + plan.parts[1].bytes.len() / TIME_ENTRY_BYTES,
+        );
+        indexes.stale_tail = false;
+    }
+
+    /// Reads a sealed segment's indexes into memory and charges them to the shard's bound.
+    pub async fn load_indexes(
+        self: &Rc<Segment>,
+        dir: &Path,
+        config: &LogConfig,
+        budget: &IndexBudget,
+    ) -> io::Result<()> {
+        if self.indexes_resident() {
+            return Ok(());
+        }
+        let (offsets, times) = read_index_files(self.base, dir).await?;
+        if !self.indexes_resident() {
+            self.adopt_indexes(offsets, times, config);
+            budget.charge(self);
+        }
+        Ok(())
+    }
+}
+
+struct PersistPlan {
+    cuts: u64,
+    stale_tail: bool,
+    parts: [PersistPart; 2],
+    txns: Option<Vec<u8>>,
+}
+
+struct PersistPart {
+    first: usize,
+    bytes: Vec<u8>,
+    max_entries: usize,
+}
+
+/// Bounds the index memory of a shard's sealed segments: the one loaded longest ago leaves first.
+pub struct IndexBudget {
+    limit_bytes: u64,
+    loaded: RefCell<VecDeque<(Weak<Segment>, u64)>>,
+    bytes: Cell<u64>,
+}
+
+impl IndexBudget {
+    pub fn new(limit_bytes: u64) -> IndexBudget {
+        IndexBudget {
+            limit_bytes,
+            loaded: RefCell::default(),
+            bytes: Cell::new(0),
+        }
+    }
+
+    /// Charges a sealed segment whose indexes are in memory.
+    pub fn charge(&self, segment: &Rc<Segment>) {
+        let cost = segment.index_bytes() + 64;
+        self.loaded
+            .borrow_mut()
+            .push_back((Rc::downgrade(segment), cost));
+        self.bytes.set(self.bytes.get() + cost);
+        while self.bytes.get() > self.limit_bytes {
+            let Some((oldest, cost)) = self.loaded.borrow_mut().pop_front() else {
+                break;
+            };
+            self.bytes.set(self.bytes.get() - cost);
+            if let Some(oldest) = oldest.upgrade()
+                && !Rc::ptr_eq(&oldest, segment)
+            {
+                oldest.unload_indexes();
+            }
+        }
+    }
+}
+
+/// Reads `.index` and `.timeindex`; damaged contents are `InvalidData`.
+pub async fn read_index_files(base: Offset, dir: &Path) -> io::Result<(OffsetIndex, TimeIndex)> {
+    let damage = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let bytes = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::OffsetIndex))).await?;
+    let offsets = OffsetIndex::decode(base, &bytes).map_err(damage)?;
+    let bytes = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::TimeIndex))).await?;
+    let times = TimeIndex::decode(base, &bytes).map_err(damage)?;
+    Ok((offsets, times))
+}
+
+/// The last entry of a trimmed `.timeindex`, without reading the rest.
+pub async fn read_last_time_entry(base: Offset, dir: &Path) -> io::Result<Option<(i64, Offset)>> {
+    let path = dir.join(segment_file(base, FileKind::TimeIndex));
+    let len = crate::rt::fs::file_len(&path).await?;
+    if len % TIME_ENTRY_BYTES as u64 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "time index has a partial entry",
+        ));
+    }
+    if len == 0 {
+        return Ok(None);
+    }
+    let file = File::open(&path, OpenOptions::READ).await?;
+    let raw = file
+        .read_at(len - TIME_ENTRY_BYTES as u64, TIME_ENTRY_BYTES)
+        .await?;
+    if raw.len() != TIME_ENTRY_BYTES {
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "time index shrank",
+        ));
+    }
+    let entry = decode_time_entry(&raw);
+    Ok(Some((
+        entry.timestamp,
+        Offset(base.0 + i64::from(entry.relative)),
+    )))
+}
+
+fn max_entries(config: &LogConfig) -> (usize, usize) {
+    (
+        config.max_index_entries(OFFSET_ENTRY_BYTES as u32),
+        config.max_index_entries(TIME_ENTRY_BYTES as u32),
+    )
+}

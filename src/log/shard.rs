@@ -1,0 +1,83 @@
+//! Owns what the logs of one shard share: the recent-batch cache, the index memory bound, the
+//! flush rounds, and whom to tell when a directory fails. One per shard, on that shard. It never
+//! knows which partitions exist: the manager does.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+
+use super::cache::{LogKey, RecentBatches};
+use super::error::LogError;
+use super::flush::{FlushStats, Flusher};
+use super::segment::IndexBudget;
+
+/// Called with the log directory (the parent of the partition's) and the failure.
+type OnFailure = Rc<dyn Fn(&Path, &LogError)>;
+
+/// Bounds of what the logs of a shard share.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardLimits {
+    /// Recent batches kept in memory. 64 MiB hold more than half a second of 100 MB/s, longer
+    /// than a follower or a tailing consumer stays away.
+    pub recent_batch_bytes: u64,
+    /// Indexes of sealed segments kept in memory. 64 MiB hold those of some 13 GiB of log.
+    pub sealed_index_bytes: u64,
+}
+
+impl Default for ShardLimits {
+    fn default() -> ShardLimits {
+        ShardLimits {
+            recent_batch_bytes: 64 << 20,
+            sealed_index_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What the logs of one shard share.
+pub struct LogShard {
+    pub(super) recent: RecentBatches,
+    pub(super) index_budget: IndexBudget,
+    pub(super) flusher: Rc<Flusher>,
+    next_key: Cell<LogKey>,
+    on_failure: RefCell<Option<OnFailure>>,
+}
+
+impl LogShard {
+    pub fn new(limits: ShardLimits) -> Rc<LogShard> {
+        Rc::new(LogShard {
+            recent: RecentBatches::new(limits.recent_batch_bytes),
+            index_budget: IndexBudget::new(limits.sealed_index_bytes),
+            flusher: Rc::new(Flusher::default()),
+            next_key: Cell::new(0),
+            on_failure: RefCell::new(None),
+        })
+    }
+
+    /// Registers who is told that a log directory failed (at most one; the last one set).
+    pub fn on_failure(&self, tell: impl Fn(&Path, &LogError) + 'static) {
+        *self.on_failure.borrow_mut() = Some(Rc::new(tell));
+    }
+
+    /// Bytes of recent batches held now.
+    pub fn recent_batch_bytes(&self) -> u64 {
+        self.recent.bytes()
+    }
+
+    /// Counters of the flush rounds.
+    pub fn flush_stats(&self) -> FlushStats {
+        self.flusher.stats()
+    }
+
+    pub(super) fn next_key(&self) -> LogKey {
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        key
+    }
+
+    pub(super) fn report_failure(&self, log_dir: &Path, error: &LogError) {
+        let tell = self.on_failure.borrow().clone();
+        if let Some(tell) = tell {
+            tell(log_dir, error);
+        }
+    }
+}

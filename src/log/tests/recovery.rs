@@ -1,0 +1,190 @@
+//! What a crash, a bit flip or somebody else's hands leave behind.
+
+use super::*;
+use std::fs;
+
+async fn filled(shard: &Rc<LogShard>, dir: &Path, batches: usize) -> Rc<Log> {
+    let (log, _) = open(shard, dir, small_segments()).await;
+    for _ in 0..batches {
+        append(&log, 2, 100);
+    }
+    log.abandon().await;
+    log
+}
+
+#[test]
+fn a_tail_torn_at_any_byte_costs_only_the_torn_batch() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let log = filled(&shard, &dir, 6).await;
+        let path = files(&log, "log").pop().unwrap();
+        let whole = fs::read(&path).unwrap();
+        let batch = whole.len() / 6;
+        for keep in (whole.len() - 2 * batch..=whole.len()).rev() {
+            fs::write(&path, &whole[..keep]).unwrap();
+            let (log, report) = open(&shard, &dir, small_segments()).await;
+            let batches = keep / batch;
+            assert_eq!(log.log_end(), Offset(2 * batches as i64), "cut at {keep}");
+            // A tail of zeros is what reserved space looks like: no damage is reported for it.
+            let torn = whole[batches * batch..keep].iter().any(|&byte| byte != 0);
+            assert_eq!(report.cuts.len(), usize::from(torn));
+            assert_eq!(fs::metadata(&path).unwrap().len(), (batches * batch) as u64);
+            let appended = append(&log, 1, 5);
+            assert_eq!(appended.first_offset, Offset(2 * batches as i64));
+            assert_eq!(read_all(&log, Offset(0)).await.len(), batches + 1);
+            log.abandon().await;
+        }
+    });
+}
+
+#[test]
+fn a_flipped_bit_ends_the_log_there_and_later_segments_go() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let log = filled(&shard, &dir, 100).await;
+        let paths = files(&log, "log");
+        assert!(paths.len() > 3);
+        let mut bytes = fs::read(&paths[1]).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        fs::write(&paths[1], &bytes).unwrap();
+        let (log, report) = open(&shard, &dir, small_segments()).await;
+        assert_eq!(report.cuts.len(), 1);
+        assert_eq!(report.segments_deleted.len(), paths.len() - 2);
+        assert_eq!(log.segment_count(), 2);
+        let cut = &report.cuts[0];
+        assert!(cut.position <= middle as u64 && cut.position + 400 > middle as u64);
+        assert_eq!(cut.bytes, bytes.len() as u64 - cut.position);
+        assert_eq!(
+            read_all(&log, Offset(0)).await.last().unwrap().1 + 1,
+            log.log_end().0
+        );
+        assert_eq!(append(&log, 1, 5).first_offset.next(), log.log_end());
+    });
+}
+
+#[test]
+fn garbage_or_missing_indexes_are_rebuilt_also_after_a_clean_stop() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            recent_batch_bytes: 0,
+            ..ShardLimits::default()
+        });
+        let (log, _) = open(&shard, &dir, small_segments()).await;
+        for _ in 0..100 {
+            append(&log, 2, 100);
+        }
+        log.close().await.unwrap();
+        let want: Vec<(i64, i64)> = (0..100).map(|i| (2 * i, 2 * i + 1)).collect();
+        let good: Vec<Vec<u8>> = files(&log, "index")
+            .iter()
+            .map(|path| fs::read(path).unwrap())
+            .collect();
+        for damage in 0..4 {
+            let index = &files(&log, "index")[1];
+            let time = files(&log, "timeindex").pop().unwrap();
+            match damage {
+                0 => fs::remove_file(index).unwrap(),
+                1 => fs::write(index, b"garbage").unwrap(),
+                2 => fs::write(&time, [0xff; 24]).unwrap(),
+                _ => fs::remove_file(time).unwrap(),
+            }
+            let mut reopen = open_of(&dir, small_segments());
+            reopen.clean_shutdown = true;
+            let (log, report) = Log::open(&shard, reopen).await.unwrap();
+            assert!(report.segments_checked > 0 && report.cuts.is_empty());
+            assert_eq!(read_all(&log, Offset(0)).await, want);
+            log.close().await.unwrap();
+            let rebuilt: Vec<Vec<u8>> = files(&log, "index")
+                .iter()
+                .map(|path| fs::read(path).unwrap())
+                .collect();
+            assert_eq!(rebuilt, good, "a rebuilt index is the index");
+        }
+    });
+}
+
+#[test]
+fn a_clean_stop_is_believed_and_leaves_trimmed_indexes() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, small_segments()).await;
+        for _ in 0..50 {
+            append(&log, 2, 100);
+        }
+        log.close().await.unwrap();
+        for path in files(&log, "index") {
+            assert!(fs::metadata(path).unwrap().len() < 1000);
+        }
+        assert_eq!(
+            files(&log, "snapshot").last().unwrap().file_stem().unwrap(),
+            "00000000000000000100"
+        );
+        let mut reopen = open_of(&dir, small_segments());
+        reopen.clean_shutdown = true;
+        let (log, report) = Log::open(&shard, reopen.clone()).await.unwrap();
+        assert_eq!((report.segments_checked, log.log_end()), (0, Offset(100)));
+        assert_eq!(log.durable(), Offset(100));
+        log.abandon().await;
+        // Without the marker only the segment of the recovery point is read.
+        reopen.clean_shutdown = false;
+        reopen.recovery_point = Offset(100);
+        let (log, report) = Log::open(&shard, reopen).await.unwrap();
+        assert_eq!((report.segments_checked, log.log_end()), (1, Offset(100)));
+    });
+}
+
+#[test]
+fn leftovers_of_an_interrupted_compaction_are_put_right() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let log = filled(&shard, &dir, 60).await;
+        let paths = files(&log, "log");
+        let dir_of = log.dir();
+        // A complete compaction output for the first two segments, and an incomplete one.
+        let mut merged = fs::read(&paths[0]).unwrap();
+        merged.extend(fs::read(&paths[1]).unwrap());
+        fs::write(dir_of.join("00000000000000000000.log.swap"), &merged).unwrap();
+        fs::write(dir_of.join("00000000000000000000.index.swap"), b"").unwrap();
+        fs::write(dir_of.join("00000000000000000100.log.cleaned"), b"half").unwrap();
+        fs::write(dir_of.join("00000000000000000001.log.deleted"), b"old").unwrap();
+        fs::write(dir_of.join("00000000000000000007.index"), b"orphan").unwrap();
+        let (log, report) = open(&shard, &dir, small_segments()).await;
+        assert!(report.cuts.is_empty());
+        assert_eq!(log.segment_count(), paths.len() - 1);
+        assert_eq!(read_all(&log, Offset(0)).await.len(), 60);
+        for entry in fs::read_dir(dir_of.as_path()).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(
+                !name.ends_with(".swap") && !name.ends_with(".cleaned"),
+                "{name}"
+            );
+            assert!(!name.ends_with(".deleted") && !name.starts_with("00000000000000000007"));
+        }
+    });
+}
+
+#[test]
+fn another_topics_directory_is_not_taken_over() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        filled(&shard, &dir, 1).await;
+        let mut other = open_of(&dir, small_segments());
+        other.topic_id = Uuid::from_halves(8, 8);
+        let error = Log::open(&shard, other).await.err().unwrap();
+        assert!(matches!(error, LogError::TopicId { .. }));
+    });
+}
+
+#[test]
+fn a_log_that_ends_before_its_start_starts_over() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        filled(&shard, &dir, 10).await;
+        let mut reopen = open_of(&dir, small_segments());
+        reopen.log_start = Some(Offset(500));
+        let (log, _) = Log::open(&shard, reopen).await.unwrap();
+        assert_eq!((log.log_start(), log.log_end()), (Offset(500), Offset(500)));
+        assert_eq!(append(&log, 1, 1).first_offset, Offset(500));
+    });
+}

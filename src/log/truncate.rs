@@ -1,0 +1,338 @@
+//! Owns every shortening of a log from its end: a follower that leaves a diverging history, a
+//! log that starts over, and the tail that a full disk would not take. On the log's shard, under
+//! the `upkeep` permit. Appends are refused while it runs; reads go on below the cut.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::rt;
+use crate::types::Offset;
+use crate::wire::ErrorCode;
+
+use super::config::LogConfig;
+use super::error::LogError;
+use super::leftovers;
+use super::log::{Log, Status};
+use super::names::{self, FileKind, FileState};
+use super::open::draw_jitter;
+use super::producers::Producers;
+use super::rebuild::{Rebuild, list_snapshots};
+use super::recover::extent_of;
+use super::scan::{ScanError, Scanner};
+use super::segment::{BatchExtent, Segment};
+
+/// Where a segment is cut.
+struct CutPoint {
+    offset: Offset,
+    position: u64,
+    /// Batches that stay behind the last index entry that stays.
+    tail: Vec<BatchExtent>,
+}
+
+impl Log {
+    /// Cuts everything at or past `offset`. A batch that reaches across it goes as a whole, and
+    /// the log ends where it began. No effect if the log ends there already.
+    ///
+    /// # Errors
+    /// `OutOfRange` below the log start; the storage.
+    pub async fn truncate_to(&self, offset: Offset) -> Result<(), LogError> {
+        self.check_usable()?;
+        if offset < self.log_start() {
+            return Err(self.range_error(offset));
+        }
+        if offset >= self.log_end() {
+            return Ok(());
+        }
+        self.writer_idle().await;
+        let _permit = self.upkeep.acquire(1).await;
+        self.check_usable()?;
+        self.begin_cut(offset);
+        let outcome = self.cut_tail(offset).await;
+        self.end_cut(outcome)
+    }
+
+    /// Deletes everything and lets the log start at `offset`, which may be anywhere.
+    pub async fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), LogError> {
+        self.check_usable()?;
+        self.writer_idle().await;
+        let _permit = self.upkeep.acquire(1).await;
+        self.check_usable()?;
+        let removed = {
+            let mut state = self.state_mut();
+            state.status = Status::Truncating;
+            state.generation += 1;
+            state.queue.clear();
+            state.producers.reset(offset);
+            state.epochs.clear();
+            state.epochs_unwritten = true;
+            state.marks = super::watermarks::Watermarks::starting_at(offset);
+            let removed: Vec<Rc<Segment>> =
+                std::mem::take(&mut state.segments).into_values().collect();
+            let jitter = draw_jitter(&state.config);
+            let segment = Segment::create(offset, rt::wall_ms(), jitter, &state.config);
+            state.segments.insert(offset, Rc::new(segment));
+            removed
+        };
+        self.shard.recent.forget(self.key());
+        let outcome = async {
+            self.doom_segments(&removed).await?;
+            for snapshot in list_snapshots(&self.dir()).await? {
+                let name = names::segment_file(snapshot, FileKind::Snapshot);
+                leftovers::remove(&self.dir().join(name)).await?;
+            }
+            let (active, dir, config) = self.active_dir_config();
+            active.open_files(&dir, config.segment_io).await?;
+            self.state_mut().files_made += 1;
+            self.load_partial_block().await?;
+            self.write_epochs().await
+        };
+        let outcome = outcome.await;
+        self.end_cut(outcome)
+    }
+
+    /// Moves the log start: records below `offset` are never read again, and segments wholly
+    /// below it go with the next retention (DeleteRecords, a follower's leader's log start).
+    ///
+    /// # Errors
+    /// `OutOfRange` past the log end. Moving it back is no error and does nothing.
+    pub fn delete_records_to(&self, offset: Offset) -> Result<Offset, LogError> {
+        self.check_usable()?;
+        if offset > self.log_end() {
+            return Err(self.range_error(offset));
+        }
+        {
+            let mut state = self.state_mut();
+            if offset > state.marks.log_start() {
+                self.move_log_start(&mut state, offset);
+            }
+        }
+        self.announce();
+        Ok(self.log_start())
+    }
+
+    /// The error of an append that ended at `required` and is not in the log any more: the disk
+    /// was full and the tail had to be cut.
+    pub fn lost_since(&self, required: Offset) -> Option<ErrorCode> {
+        (required > self.log_end()).then_some(ErrorCode::KAFKA_STORAGE_ERROR)
+    }
+
+    pub(super) fn move_log_start(&self, state: &mut super::log::LogState, offset: Offset) {
+        state.marks.start_moved_to(offset);
+        state.producers.on_log_start(offset);
+        state.epochs_unwritten |= state.epochs.truncate_from_start(offset);
+        self.persist_behind(state);
+    }
+
+    /// The disk is full: what is queued or half written is not in the log. Called by the writer.
+    pub(super) async fn lose_unwritten(&self, error: io::Error) {
+        let written = {
+            let mut state = self.state_mut();
+            state.queue.clear();
+            state.queue.mark_dirty_tail();
+            state.marks.written()
+        };
+        tracing::error!(dir = %self.dir().display(), %error, log_end = %written, "log cut: no space");
+        self.begin_cut(written);
+        let _permit = self.upkeep.acquire(1).await;
+        if self.check_usable().is_ok() {
+            let outcome = self.cut_tail(written).await;
+            // Offline if even that failed; the callers of this task have nobody to tell.
+            let _ = self.end_cut(outcome);
+        }
+    }
+
+    fn begin_cut(&self, offset: Offset) {
+        {
+            let mut state = self.state_mut();
+            state.status = Status::Truncating;
+            state.generation += 1;
+            state.marks.truncated_to(offset);
+        }
+        self.shard.recent.truncate(self.key(), offset);
+        self.announce();
+    }
+
+    fn end_cut(&self, outcome: io::Result<()>) -> Result<(), LogError> {
+        if let Err(error) = outcome {
+            return Err(self.fail("truncate", error));
+        }
+        {
+            let mut state = self.state_mut();
+            if matches!(state.status, Status::Truncating) {
+                state.status = Status::Open;
+            }
+            if state.owes_flush() {
+                self.shard.flusher.request(self.rc());
+            }
+        }
+        self.announce();
+        self.check_usable()
+    }
+
+    /// Cuts segments, indexes, epochs and producer state. The watermarks are lowered already.
+    async fn cut_tail(&self, offset: Offset) -> io::Result<()> {
+        let (segment, later, dir, config) = {
+            let state = self.state();
+            let base = state.floor_base(offset);
+            let segment = state.segments.get(&base).cloned();
+            let later: Vec<Rc<Segment>> = state
+                .segments
+                .range(base.next()..)
+                .map(|(_, s)| s.clone())
+                .collect();
+            (segment, later, state.dir.clone(), state.config.clone())
+        };
+        let Some(segment) = segment else {
+            return Ok(());
+        };
+        self.doom_segments(&later).await?;
+        {
+            let mut state = self.state_mut();
+            for segment in &later {
+                state.segments.remove(&segment.base());
+            }
+        }
+        segment
+            .load_indexes(&dir, &config, &self.shard.index_budget)
+            .await?;
+        let cut = self.find_cut(&segment, offset).await?;
+        segment.unseal();
+        segment.cut(cut.offset, cut.position, &cut.tail, &config);
+        self.resize(&segment, cut.position).await?;
+        {
+            let mut state = self.state_mut();
+            state.marks.truncated_to(cut.offset);
+            state.epochs_unwritten |= state.epochs.truncate_from_end(cut.offset);
+        }
+        self.rebuild_producers(cut.offset).await?;
+        self.load_partial_block().await?;
+        if segment.handles().is_some() {
+            self.tolerate_no_space(segment.persist_indexes(&dir, false).await)?;
+        }
+        self.tolerate_no_space(self.write_epochs().await)
+    }
+
+    async fn resize(&self, segment: &Segment, position: u64) -> io::Result<()> {
+        if let Some(handles) = segment.handles() {
+            segment.preallocation_settled().await;
+            handles.reader.set_len(position).await?;
+            segment.file_resized(position);
+        }
+        self.state_mut().queue.clean_tail();
+        Ok(())
+    }
+
+    /// What can be written again later, or rebuilt, does not take a log offline on a full disk.
+    fn tolerate_no_space(&self, outcome: io::Result<()>) -> io::Result<()> {
+        match outcome {
+            Err(error) if super::writer::is_no_space(&error) => {
+                self.state_mut().epochs_unwritten = true;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    async fn find_cut(&self, segment: &Rc<Segment>, offset: Offset) -> io::Result<CutPoint> {
+        let mut cut = CutPoint {
+            offset,
+            position: segment.written(),
+            tail: Vec::new(),
+        };
+        let Some(handles) = segment.handles() else {
+            cut.position = 0;
+            return Ok(cut);
+        };
+        let floor = segment.floor_position(Offset(offset.0 - 1)).unwrap_or(0);
+        let mut scanner = Scanner::short(handles.reader, floor, segment.written());
+        loop {
+            match scanner.next().await {
+                Ok(Some((position, batch))) if batch.last_offset() >= offset => {
+                    // Never below the log start, also where a batch reaches across it.
+                    cut.offset = offset.min(batch.base_offset()).max(self.log_start());
+                    cut.position = position;
+                    return Ok(cut);
+                }
+                Ok(Some((_, batch))) => cut.tail.push(extent_of(&batch)),
+                Ok(None) => return Ok(cut),
+                Err(ScanError::Io(error)) => return Err(error),
+                Err(ScanError::Damaged { position, error }) => {
+                    // Everything from here on is cut anyway, or cannot be told apart from it.
+                    tracing::warn!(dir = %self.dir().display(), position, %error, "damage at the cut");
+                    cut.position = position;
+                    return Ok(cut);
+                }
+            }
+        }
+    }
+
+    async fn rebuild_producers(&self, end: Offset) -> io::Result<()> {
+        let (dir, segments, limits, unchanged) = {
+            let state = self.state();
+            let segments: Vec<Rc<Segment>> = state.segments.values().cloned().collect();
+            let unchanged = state.producers.end_offset() <= end;
+            (
+                state.dir.clone(),
+                segments,
+                state.producer_limits,
+                unchanged,
+            )
+        };
+        if unchanged {
+            return Ok(());
+        }
+        let mut producers = Producers::with_limits(limits);
+        let rebuild = Rebuild {
+            dir: &dir,
+            snapshots: list_snapshots(&dir).await?,
+            segments: &segments,
+            end,
+            now_ms: rt::wall_ms(),
+        };
+        rebuild.run(&mut producers).await?;
+        self.state_mut().producers = producers;
+        Ok(())
+    }
+
+    /// Renames the files of segments that left the log to `.deleted` and unlinks them after
+    /// `file.delete.delay.ms`: whoever reads one at this moment may finish.
+    pub(super) async fn doom_segments(&self, segments: &[Rc<Segment>]) -> io::Result<()> {
+        if segments.is_empty() {
+            return Ok(());
+        }
+        let (_, dir, config) = self.active_dir_config();
+        let mut doomed = Vec::new();
+        for segment in segments {
+            for kind in FileKind::ALL {
+                let from = dir.join(names::segment_file(segment.base(), kind));
+                let name = names::segment_file_in_state(segment.base(), kind, FileState::Deleted);
+                let to = dir.join(name);
+                match rt::fs::rename(&from, &to).await {
+                    Ok(()) => doomed.push(to),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let delay = std::time::Duration::from_millis(config.file_delete_delay_ms.max(0) as u64);
+        drop(rt::spawn(async move {
+            rt::sleep(delay).await;
+            for path in doomed {
+                if let Err(error) = leftovers::remove(&path).await {
+                    // The next start removes it.
+                    tracing::warn!(file = %path.display(), %error, "deleted segment not unlinked");
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    fn active_dir_config(&self) -> (Rc<Segment>, Rc<std::path::PathBuf>, Rc<LogConfig>) {
+        let state = self.state();
+        (
+            state.active().clone(),
+            state.dir.clone(),
+            state.config.clone(),
+        )
+    }
+}

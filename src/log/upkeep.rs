@@ -1,0 +1,295 @@
+//! Owns what happens behind a log's appends: completing a roll, persisting index entries and
+//! leader epochs, flushing by time, closing, and removing the files of a deleted partition. On
+//! the log's shard, in tasks of its own; all of it under the log's `upkeep` permit. No append
+//! ever waits for it.
+
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use crate::rt;
+use crate::rt::fs::{File, OpenOptions};
+use crate::rt::sync::Semaphore;
+use crate::types::Offset;
+
+use super::config::SegmentIo;
+use super::dir::random_id;
+use super::error::LogError;
+use super::log::{Log, LogState, Status};
+use super::names::{self, FileKind};
+use super::open::draw_jitter;
+use super::segment::{Incoming, Segment};
+use super::writer::trim;
+
+/// Index entries that may wait in memory before they are written behind: some 256 KiB of log at
+/// the default interval, and one write instead of 64.
+const PERSIST_ENTRIES: usize = 128;
+
+/// The block that O_DIRECT rewrites when a segment ends inside it.
+const BLOCK_BYTES: u64 = 4096;
+
+impl Log {
+    /// Rolls to a new segment if an append of `incoming`, which begins at `first`, demands it.
+    pub(super) fn roll_if_due(
+        &self,
+        state: &mut LogState,
+        incoming: &Incoming,
+        first: Offset,
+        now_ms: i64,
+    ) {
+        let active = state.active();
+        if active.size() > 0 && active.should_roll(incoming, &state.config, now_ms) {
+            self.roll_at(state, first, now_ms);
+        }
+    }
+
+    /// Makes `base` the start of a new active segment. Its files are made by the writer before
+    /// its first byte is written; the old one is completed behind.
+    pub(super) fn roll_at(&self, state: &mut LogState, base: Offset, now_ms: i64) {
+        let old = state.active().clone();
+        assert!(
+            base > old.base(),
+            "roll of {} at {} to {base}",
+            self.topic(),
+            old.base()
+        );
+        old.seal();
+        let jitter = draw_jitter(&state.config);
+        let segment = Rc::new(Segment::create(base, now_ms, jitter, &state.config));
+        state.segments.insert(base, segment);
+        let snapshot = state.producers.encode_snapshot();
+        let log = self.rc();
+        drop(rt::spawn(async move {
+            log.complete_roll(old, base, snapshot).await
+        }));
+        self.wake_writer(state);
+    }
+
+    /// Rolls now, whatever the rules say. Does nothing to an empty active segment.
+    pub fn roll(&self, now_ms: i64) {
+        let mut state = self.state_mut();
+        if matches!(state.status, Status::Open) && state.active().size() > 0 {
+            let base = state.marks.log_end();
+            self.roll_at(&mut state, base, now_ms);
+        }
+    }
+
+    async fn complete_roll(self: Rc<Self>, old: Rc<Segment>, base: Offset, snapshot: Bytes) {
+        let permit = self.upkeep.acquire(1).await;
+        let stands = {
+            let state = self.state();
+            state.segments.contains_key(&base) && state.segments.contains_key(&old.base())
+        };
+        if stands && self.check_usable().is_ok() {
+            let dir = self.dir();
+            let outcome = async {
+                self.write_snapshot(&dir, base, snapshot).await?;
+                old.persist_indexes(&dir, true).await
+            };
+            if let Err(error) = outcome.await {
+                self.background_failure("complete a roll", error);
+                return;
+            }
+            self.shard.index_budget.charge(&old);
+            drop(permit);
+            // So that the recovery point moves past the old segment. Not in the shard's rounds:
+            // up to a whole segment may be dirty, and acknowledgements would wait for it.
+            self.flush_written(&Rc::new(Semaphore::new(1))).await;
+        }
+    }
+
+    async fn write_snapshot(&self, dir: &Path, at: Offset, bytes: Bytes) -> io::Result<()> {
+        let path = dir.join(names::segment_file(at, FileKind::Snapshot));
+        let file = File::open(&path, OpenOptions::CREATE.truncate()).await?;
+        file.write_all_at(0, vec![bytes]).await?;
+        file.sync_data().await?;
+        self.state_mut().producers.on_snapshot_taken(at);
+        Ok(())
+    }
+
+    /// A refusal for lack of space costs only what can be rebuilt; anything else is the disk's end.
+    fn background_failure(&self, what: &'static str, error: io::Error) {
+        if super::writer::is_no_space(&error) {
+            tracing::warn!(dir = %self.dir().display(), what, %error, "not done for lack of space");
+        } else {
+            self.fail(what, error);
+        }
+    }
+
+    /// Starts a task that writes index entries and epochs behind, if enough have gathered.
+    pub(super) fn persist_behind(&self, state: &mut LogState) {
+        let due = state.active().unpersisted_entries() >= PERSIST_ENTRIES || state.epochs_unwritten;
+        if due && !state.persisting {
+            state.persisting = true;
+            let log = self.rc();
+            drop(rt::spawn(async move {
+                if let Err(error) = log.persist().await {
+                    log.background_failure("persist indexes", error);
+                }
+                log.state_mut().persisting = false;
+            }));
+        }
+    }
+
+    async fn persist(&self) -> io::Result<()> {
+        let _permit = self.upkeep.acquire(1).await;
+        if self.check_usable().is_err() {
+            return Ok(());
+        }
+        let (active, dir) = {
+            let state = self.state();
+            (state.active().clone(), state.dir.clone())
+        };
+        if active.handles().is_some() {
+            active.persist_indexes(&dir, false).await?;
+        }
+        self.write_epochs().await
+    }
+
+    /// Writes the leader-epoch checkpoint if it is behind.
+    pub(super) async fn write_epochs(&self) -> io::Result<()> {
+        let (path, text) = {
+            let mut state = self.state_mut();
+            if !std::mem::take(&mut state.epochs_unwritten) {
+                return Ok(());
+            }
+            (
+                state.dir.join(names::LEADER_EPOCH_CHECKPOINT),
+                state.epochs.encode(),
+            )
+        };
+        rt::fs::write_atomic(&path, text.into_bytes()).await
+    }
+
+    /// Where an O_DIRECT segment ends inside a block, that block is rewritten by the next append.
+    pub(super) async fn load_partial_block(&self) -> io::Result<()> {
+        let active = self.state().active().clone();
+        let Some(handles) = active.handles() else {
+            return Ok(());
+        };
+        let bytes = if handles.io == SegmentIo::Direct {
+            let size = active.size();
+            let partial = size % BLOCK_BYTES;
+            handles
+                .reader
+                .read_at(size - partial, partial as usize)
+                .await?
+                .to_vec()
+        } else {
+            Vec::new()
+        };
+        self.state_mut().queue.set_partial_block(bytes);
+        Ok(())
+    }
+
+    /// Asks for a flush if `flush.ms` has passed with something unflushed.
+    pub fn flush_if_due(&self, now_ms: i64) {
+        let due = {
+            let state = self.state();
+            let waited = now_ms.saturating_sub(state.last_flush_ms);
+            state.marks.durable() < state.marks.written() && waited >= state.config.flush_ms
+        };
+        if due {
+            self.shard.flusher.request(self.rc());
+        }
+    }
+
+    /// Forgets expired producer ids.
+    pub fn expire_producers(&self, now_ms: i64) {
+        self.state_mut().producers.expire(now_ms);
+    }
+
+    /// Writes out and flushes everything, so that the next start can trust it. The log takes no
+    /// calls afterwards.
+    ///
+    /// # Errors
+    /// The log was or went offline; then the directory must not be marked clean.
+    pub async fn close(&self) -> Result<(), LogError> {
+        self.check_usable()?;
+        self.writer_idle().await;
+        self.flush().await?;
+        let _permit = self.upkeep.acquire(1).await;
+        self.check_usable()?;
+        let (dir, segments, end, snapshot) = {
+            let state = self.state();
+            let segments: Vec<Rc<Segment>> = state.segments.values().cloned().collect();
+            let snapshot = state
+                .producers
+                .needs_snapshot()
+                .then(|| state.producers.encode_snapshot());
+            (state.dir.clone(), segments, state.marks.log_end(), snapshot)
+        };
+        self.close_files(&dir, &segments, end, snapshot)
+            .await
+            .map_err(|error| self.fail("close", error))?;
+        self.state_mut().status = Status::Closed;
+        self.shard.recent.forget(self.key());
+        self.announce();
+        Ok(())
+    }
+
+    async fn close_files(
+        &self,
+        dir: &Path,
+        segments: &[Rc<Segment>],
+        end: Offset,
+        snapshot: Option<Bytes>,
+    ) -> io::Result<()> {
+        for segment in segments {
+            let Some(handles) = segment.handles() else {
+                continue;
+            };
+            if segment.is_sealed() && segment.unpersisted_entries() == 0 && segment.is_synced() {
+                continue;
+            }
+            trim(segment, &handles).await?;
+            segment.seal();
+            segment.persist_indexes(dir, true).await?;
+            handles.writer.sync_data().await?;
+        }
+        if let Some(bytes) = snapshot {
+            self.write_snapshot(dir, end, bytes).await?;
+        }
+        self.write_epochs().await?;
+        rt::fs::sync_dir(dir).await
+    }
+
+    /// Stops the log and renames its directory to `<topic>-<partition>.<32 hex>-delete`. Reads
+    /// and appends are refused from here on; the files go with [`Log::delete_files`].
+    pub async fn mark_deleted(&self) -> Result<(), LogError> {
+        if let Err(error @ LogError::Closed) = self.check_usable() {
+            return Err(error);
+        }
+        self.writer_idle().await;
+        let _permit = self.upkeep.acquire(1).await;
+        let dir = self.dir();
+        let name = names::delete_dir(self.topic(), self.partition(), random_id());
+        let doomed = dir.with_file_name(name);
+        rt::fs::rename(dir.as_path(), &doomed)
+            .await
+            .map_err(|error| self.fail("rename", error))?;
+        if let Some(log_dir) = dir.parent() {
+            rt::fs::sync_dir(log_dir)
+                .await
+                .map_err(|error| self.fail("sync", error))?;
+        }
+        {
+            let mut state = self.state_mut();
+            state.dir = Rc::new(doomed);
+            state.status = Status::Closed;
+            state.queue.clear();
+        }
+        self.shard.recent.forget(self.key());
+        self.announce();
+        Ok(())
+    }
+
+    /// Removes the directory of a log that was marked deleted.
+    pub async fn delete_files(&self) -> Result<(), LogError> {
+        rt::fs::remove_dir_all(self.dir().as_path())
+            .await
+            .map_err(|error| self.storage_error("remove", error))
+    }
+}
