@@ -1,8 +1,6 @@
 //! What must hold for every message at every version. Samples are made from the schemas by an
 //! encoder of its own; every failure names the message, version and seed.
 
-use std::path::Path;
-
 use bytes::Bytes;
 
 use super::message::MessageInfo;
@@ -16,15 +14,13 @@ use super::{Reader, Writer};
 const SEED: u64 = 0x4869_6768_7761_7465;
 
 fn schemas() -> Vec<(Schema, &'static MessageInfo)> {
-    let folder = Path::new(file!()).with_file_name("schema");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let find = |name: &str| {
         CATALOG
             .iter()
             .find(|info| info.name == name)
             .expect("in the catalog")
     };
-    load(&folder)
+    load()
         .into_iter()
         .map(|schema| (find(&schema.name()), schema))
         .map(|(i, s)| (s, i))

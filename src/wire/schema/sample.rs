@@ -7,7 +7,7 @@
 use super::model::{Field, Message, Struct, Type, Value};
 
 /// Tags that no schema uses.
-const UNKNOWN_TAGS: [u32; 3] = [90, 1000, u32::MAX];
+const UNKNOWN_TAGS: [u32; 3] = [90, 1000, i32::MAX as u32];
 
 /// One to four bytes each in UTF-8.
 const LETTERS: [char; 8] = ['a', 'Z', '0', '-', '.', 'ü', '→', '𝄞'];
