@@ -1,7 +1,7 @@
 //! The APIs that this broker serves, each at every version that Apache Kafka 4.4 advertises. An
 //! API stands here only when it works.
 
-use crate::wire::api::{ApiKey, version_range};
+use crate::wire::api::{ApiKey, ListenerKind};
 use std::ops::RangeInclusive;
 
 /// In the order of their keys.
@@ -44,7 +44,8 @@ pub fn served(key: ApiKey) -> Option<RangeInclusive<i16>> {
     if !SERVED.contains(&key) {
         return None;
     }
-    version_range(key)
+    let (first, last) = key.versions(ListenerKind::Broker, false)?;
+    Some(first..=last)
 }
 
 /// The range told to clients. Produce says 0: librdkafka before 2.4 takes a broker without

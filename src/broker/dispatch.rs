@@ -6,7 +6,7 @@ use super::request::{Context, Peer};
 use super::*;
 use crate::rt::Instant;
 use crate::shard::Shard;
-use crate::wire::api::ApiKey;
+use crate::wire::api::{self, ApiKey};
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
 use crate::wire::{Message, Reader};
 use bytes::Bytes;
@@ -58,7 +58,7 @@ fn begin(
     if !range.contains(&version) && key != ApiKey::API_VERSIONS {
         return Err("unsupported version");
     }
-    if range.contains(&version) && crate::wire::api::request_header_version(key, version) >= 2 {
+    if range.contains(&version) && api::request_header_version(key, version) == Some(2) {
         body.unknown_tagged_fields().map_err(|_| "bad header tags")?;
     }
     let context = Context::new(

@@ -165,7 +165,7 @@ impl Plan {
                 return reads;
             }
             context.parked();
-            let left = deadline.saturating_since(now);
+            let left = deadline.since(now);
             self.wait(&context.shard, &reads, min_bytes - bytes, left).await;
             // One owner wakes only when all that was missing is there.
             before = Some(if self.by_owner.len() == 1 { u64::MAX } else { bytes });

@@ -55,7 +55,7 @@ impl Reply {
         // The size goes here once it is known.
         writer.i32(0);
         writer.i32(context.correlation_id);
-        if api::response_header_version(context.key, version) >= 1 {
+        if api::response_header_version(context.key, version) == Some(1) {
             writer.uvarint(0);
         }
         response.encode(&mut writer, version)?;

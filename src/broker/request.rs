@@ -72,7 +72,7 @@ impl Timeline {
 
 /// Milliseconds from `from` to `to`, to the microsecond.
 pub fn ms_between(from: Instant, to: Instant) -> f64 {
-    (to.saturating_since(from).as_micros() as f64) / 1000.0
+    (to.since(from).as_micros() as f64) / 1000.0
 }
 
 /// One request under way.

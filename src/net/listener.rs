@@ -20,7 +20,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves `listener` until the shard drains.
 pub async fn run(
     shard: Rc<Shard>,
-    listener: Listener,
+    mut listener: Listener,
     name: Rc<str>,
     settings: ConnectionSettings,
     budget: Rc<Budget>,

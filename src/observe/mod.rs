@@ -1,5 +1,6 @@
 //! What the broker tells about itself: logs, the request log, metrics. Never decides anything.
 
+pub mod endpoint;
 pub mod logging;
 pub mod metrics;
 pub mod request_log;

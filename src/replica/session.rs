@@ -219,11 +219,11 @@ impl Sessions {
             .by_id
             .iter()
             .filter(|(_, old)| {
-                now.saturating_since(old.used) > EVICTION_AGE
+                now.since(old.used) > EVICTION_AGE
                     || (privileged && !old.privileged)
                     || (privileged == old.privileged
                         && old.parts.len() < size
-                        && now.saturating_since(old.created) > EVICTION_AGE)
+                        && now.since(old.created) > EVICTION_AGE)
             })
             .min_by_key(|(_, old)| old.used)
             .map(|(id, _)| *id);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn at(seconds: u64) -> Instant {
-        Instant::from_nanos(seconds * 1_000_000_000)
+        Instant(seconds * 1_000_000_000)
     }
 
     fn quiet(high_watermark: i64) -> Told {

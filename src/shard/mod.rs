@@ -13,6 +13,7 @@ pub mod append;
 pub mod apply;
 pub mod control;
 pub mod gather;
+mod group_load;
 pub mod groups;
 pub mod mesh;
 pub mod read;

@@ -1,0 +1,96 @@
+//! DescribeLogDirs (key 35, v1-5): the log directories with the sizes of their partitions. Runs
+//! on the connection's shard; every shard answers for the partitions it owns.
+
+use super::request::Context;
+use crate::shard::mesh::LocalFuture;
+use crate::wire::messages::describe_log_dirs_request::DescribeLogDirsRequest;
+use crate::wire::messages::describe_log_dirs_response::{
+    DescribeLogDirsPartition, DescribeLogDirsResponse, DescribeLogDirsResult, DescribeLogDirsTopic,
+};
+use crate::wire::{ErrorCode, Str};
+use ahash::AHashSet;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// One partition's share, as its shard tells it.
+struct Size {
+    dir: PathBuf,
+    topic: Str,
+    partition: i32,
+    bytes: u64,
+    lag: i64,
+}
+
+pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse {
+    let answers = context
+        .shard
+        .ask_all(|shard| -> LocalFuture<Vec<Size>> {
+            let sizes = shard
+                .partitions()
+                .into_iter()
+                .filter_map(|partition| {
+                    Some(Size {
+                        dir: partition.log.dir().parent()?.to_owned(),
+                        topic: partition.topic.clone(),
+                        partition: partition.id.index,
+                        bytes: partition.log.size_bytes(),
+                        // How far the high watermark is ahead of the log end: never, on a leader.
+                        lag: (partition.bounds().high_watermark.0 - partition.log.log_end().0).max(0),
+                    })
+                })
+                .collect();
+            Box::pin(std::future::ready(sizes))
+        })
+        .await;
+    let wanted: Option<AHashSet<(Str, i32)>> = request.topics.map(|topics| {
+        topics
+            .into_iter()
+            .flat_map(|topic| {
+                let name = topic.topic;
+                topic.partitions.into_iter().map(move |index| (name.clone(), index))
+            })
+            .collect()
+    });
+    let mut by_dir: BTreeMap<PathBuf, BTreeMap<Str, Vec<DescribeLogDirsPartition>>> = BTreeMap::new();
+    for dir in &context.shard.node.config.log_dirs {
+        by_dir.entry(dir.clone()).or_default();
+    }
+    for size in answers.into_iter().flatten().flatten() {
+        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&(size.topic.clone(), size.partition))) {
+            continue;
+        }
+        by_dir.entry(size.dir).or_default().entry(size.topic).or_default().push(
+            DescribeLogDirsPartition {
+                partition_index: size.partition,
+                partition_size: size.bytes as i64,
+                offset_lag: size.lag,
+                ..Default::default()
+            },
+        );
+    }
+    let mut results = Vec::with_capacity(by_dir.len());
+    for (dir, topics) in by_dir {
+        let space = crate::rt::fs::space(&dir).await;
+        let topics = topics
+            .into_iter()
+            .map(|(name, mut partitions)| {
+                partitions.sort_by_key(|partition| partition.partition_index);
+                DescribeLogDirsTopic { name, partitions, ..Default::default() }
+            })
+            .collect();
+        let (error, total, usable) = match space {
+            Ok(space) => (ErrorCode::NONE, space.total as i64, space.free as i64),
+            Err(_) => (ErrorCode::KAFKA_STORAGE_ERROR, -1, -1),
+        };
+        results.push(DescribeLogDirsResult {
+            error_code: error.0,
+            log_dir: Str::from(dir.to_string_lossy().into_owned()),
+            topics,
+            total_bytes: total,
+            usable_bytes: usable,
+            ..Default::default()
+        });
+    }
+    DescribeLogDirsResponse { results, ..Default::default() }
+}

@@ -1,0 +1,205 @@
+//! The controller of a cluster of one node: decides, writes, applies, publishes, one change at a
+//! time. Runs on the control executor. What it decides is in the pure files beside it; what comes
+//! between writing and applying on several nodes (consensus) has its place here.
+
+use super::features;
+use super::image::Image;
+use super::metadata_log::{MetadataLog, MetadataLogError};
+use super::record::MetadataRecord;
+use super::topic_admin::Dice;
+use crate::config::BrokerConfig;
+use crate::rt;
+use crate::rt::sync::Semaphore;
+use crate::types::{NodeId, Uuid};
+use crate::wire::Str;
+use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
+use crate::wire::messages::feature_level_record::FeatureLevelRecord;
+use crate::wire::messages::producer_ids_record::ProducerIdsRecord;
+use crate::wire::messages::register_broker_record::{
+    BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
+};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Producer ids handed out at once (AllocateProducerIds).
+pub const PRODUCER_ID_BLOCK: i64 = 1000;
+
+/// Called with each new image, in order.
+type Publish = Box<dyn Fn(Arc<Image>)>;
+
+/// See the module's words.
+pub struct Controller {
+    pub config: Arc<BrokerConfig>,
+    image: RefCell<Arc<Image>>,
+    log: RefCell<Option<MetadataLog>>,
+    /// One change at a time.
+    turn: Semaphore,
+    publish: RefCell<Option<Publish>>,
+    broker_epoch: Cell<i64>,
+}
+
+/// What a broker registers.
+pub struct Registration {
+    pub node: NodeId,
+    pub incarnation: Uuid,
+    /// Listener, host, port, security protocol.
+    pub endpoints: Vec<(String, String, u16, i16)>,
+    pub rack: Option<String>,
+    pub log_dirs: Vec<Uuid>,
+}
+
+impl Controller {
+    /// Opens the metadata log under `dir`; a new one begins with the features of a new cluster.
+    pub async fn open(dir: &Path, config: Arc<BrokerConfig>) -> Result<Rc<Controller>, MetadataLogError> {
+        let (log, image) = MetadataLog::open(dir, config.node_id).await?;
+        let is_new = image.offset() < 0;
+        let controller = Rc::new(Controller {
+            config,
+            image: RefCell::new(Arc::new(image)),
+            log: RefCell::new(Some(log)),
+            turn: Semaphore::new(1),
+            publish: RefCell::new(None),
+            broker_epoch: Cell::new(-1),
+        });
+        if is_new {
+            controller.change(|_| (bootstrap(), ())).await?;
+        }
+        Ok(controller)
+    }
+
+    /// Registers who is given each new image.
+    pub fn on_publish(&self, publish: impl Fn(Arc<Image>) + 'static) {
+        *self.publish.borrow_mut() = Some(Box::new(publish));
+    }
+
+    pub fn image(&self) -> Arc<Image> {
+        self.image.borrow().clone()
+    }
+
+    /// The epoch of this node's registration; -1 before.
+    pub fn broker_epoch(&self) -> i64 {
+        self.broker_epoch.get()
+    }
+
+    /// Decides a change on the current image, writes its records, applies and publishes them;
+    /// gives the answer that was decided with them once they are on disk.
+    pub async fn change<R>(
+        &self,
+        decide: impl FnOnce(&Image) -> (Vec<MetadataRecord>, R),
+    ) -> Result<R, MetadataLogError> {
+        let _turn = self.turn.acquire(1).await;
+        let image = self.image();
+        let (records, answer) = decide(&image);
+        if !records.is_empty() {
+            self.write(&image, records).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn write(&self, image: &Image, records: Vec<MetadataRecord>) -> Result<(), MetadataLogError> {
+        // The turn makes this the only user; the log is put back whatever happens.
+        let mut log = self.log.borrow_mut().take().ok_or(MetadataLogError::Failed)?;
+        let written = log.append(&records, rt::wall_ms()).await;
+        *self.log.borrow_mut() = Some(log);
+        let first = written?;
+        let mut next = image.clone();
+        for (at, record) in records.iter().enumerate() {
+            // The controller has decided these on the very image they are applied to.
+            if let Err(error) = next.apply(first.0 + at as i64, record) {
+                panic!("the controller wrote a record that contradicts its image: {error}");
+            }
+        }
+        let next = Arc::new(next);
+        *self.image.borrow_mut() = next.clone();
+        if let Some(publish) = &*self.publish.borrow() {
+            publish(next);
+        }
+        Ok(())
+    }
+
+    /// Registers this broker, unfenced: it is ready when it registers. Returns its epoch.
+    pub async fn register(&self, registration: Registration) -> Result<i64, MetadataLogError> {
+        let epoch = self.log.borrow().as_ref().map_or(-1, |log| log.next_offset().0);
+        let features = features::SUPPORTED.iter().map(|feature| BrokerFeature {
+            name: Str::from_static(feature.name),
+            min_supported_version: feature.min,
+            max_supported_version: feature.max,
+            ..Default::default()
+        });
+        let record = RegisterBrokerRecord {
+            broker_id: registration.node.0,
+            incarnation_id: registration.incarnation,
+            broker_epoch: epoch,
+            end_points: registration
+                .endpoints
+                .iter()
+                .map(|(name, host, port, protocol)| BrokerEndpoint {
+                    name: Str::from(name),
+                    host: Str::from(host),
+                    port: *port,
+                    security_protocol: *protocol,
+                    ..Default::default()
+                })
+                .collect(),
+            features: features.collect(),
+            rack: registration.rack.as_deref().map(Str::from),
+            fenced: false,
+            log_dirs: registration.log_dirs,
+            ..Default::default()
+        };
+        self.change(|_| (vec![MetadataRecord::from(record)], ())).await?;
+        self.broker_epoch.set(epoch);
+        Ok(epoch)
+    }
+
+    /// Fences this broker at the end of a controlled shutdown.
+    pub async fn fence(&self) -> Result<(), MetadataLogError> {
+        let record = BrokerRegistrationChangeRecord {
+            broker_id: self.config.node_id.0,
+            broker_epoch: self.broker_epoch.get(),
+            fenced: 1,
+            in_controlled_shutdown: 1,
+            ..Default::default()
+        };
+        self.change(|_| (vec![MetadataRecord::from(record)], ())).await
+    }
+
+    /// A block of [`PRODUCER_ID_BLOCK`] producer ids; the first of them.
+    pub async fn allocate_producer_ids(&self) -> Result<i64, MetadataLogError> {
+        let (broker_id, broker_epoch) = (self.config.node_id.0, self.broker_epoch.get());
+        self.change(|image| {
+            let first = image.next_producer_id();
+            let record = ProducerIdsRecord {
+                broker_id,
+                broker_epoch,
+                next_producer_id: first + PRODUCER_ID_BLOCK,
+                ..Default::default()
+            };
+            (vec![MetadataRecord::from(record)], first)
+        })
+        .await
+    }
+}
+
+/// What a new cluster's log begins with.
+fn bootstrap() -> Vec<MetadataRecord> {
+    features::SUPPORTED
+        .iter()
+        .filter(|feature| feature.initial > 0)
+        .map(|feature| {
+            MetadataRecord::from(FeatureLevelRecord {
+                name: Str::from_static(feature.name),
+                feature_level: feature.initial,
+                ..Default::default()
+            })
+        })
+        .collect()
+}
+
+/// Random numbers for decisions, from this executor's source.
+pub fn dice<R>(decide: impl FnOnce(Dice<'_>) -> R) -> R {
+    let mut roll = rt::random_u64;
+    decide(Dice(&mut roll))
+}

@@ -1,0 +1,28 @@
+//! The cluster's metadata: Kafka's metadata records in a real `__cluster_metadata` log, the image
+//! they add up to, and the controller that decides new ones. The controller runs on the control
+//! executor; images go to the shards as messages.
+//!
+//! * [`record`], [`metadata_log`] the records and their log;
+//! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
+//! * [`controller`] decide, write, apply, publish;
+//! * [`topic_admin`], [`configs`], [`placement`] the decisions.
+
+mod brokers;
+pub mod configs;
+pub mod controller;
+pub mod features;
+mod image;
+mod metadata_log;
+mod placement;
+mod record;
+pub mod topic_admin;
+mod topics;
+
+pub use brokers::{Broker, Endpoint};
+pub use image::{ApplyError, ConfigMap, Image, ResourceType};
+pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError};
+pub use record::{MetadataRecord, RecordError};
+pub use topics::{
+    OFFSETS_TOPIC, PartitionRegistration, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, Topic,
+    check_topic_name, is_internal_topic, names_collide,
+};

@@ -1,0 +1,384 @@
+//! The settings of this broker, typed, from a property file and the command line. Read once at
+//! start; any core. What changes while the broker runs comes from the metadata image instead.
+
+use super::broker_table::{USED, broker_definition, broker_definitions};
+use super::definition::{Kind, check, items};
+use super::listeners::{self, Listener, SecurityProtocol};
+use super::properties::{self, Origin, Property};
+use crate::types::NodeId;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Why a broker's settings cannot be used; one line for a person.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Syntax(#[from] properties::SyntaxError),
+    #[error("--set {0}: expected KEY=VALUE")]
+    Set(String),
+    #[error("{origin}: unknown key '{key}'{}", suggestion.as_ref().map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default())]
+    UnknownKey { origin: Origin, key: String, suggestion: Option<&'static str> },
+    #[error("{origin}: {what}")]
+    BadValue { origin: Origin, what: String },
+    #[error("{0}")]
+    Together(String),
+}
+
+/// What this broker runs with. Names are Kafka's with underscores; times in milliseconds.
+#[derive(Clone, Debug)]
+pub struct BrokerConfig {
+    /// What was given, by Kafka's name; what was not has its default.
+    given: BTreeMap<String, Property>,
+    pub node_id: NodeId,
+    pub rack: Option<String>,
+    pub listeners: Vec<Listener>,
+    /// Host and port that clients are told, by listener, where they differ.
+    pub advertised: Vec<Listener>,
+    pub log_dirs: Vec<PathBuf>,
+    pub metadata_log_dir: PathBuf,
+    pub num_partitions: i32,
+    pub default_replication_factor: i16,
+    pub auto_create_topics_enable: bool,
+    pub delete_topic_enable: bool,
+    pub socket_request_max_bytes: usize,
+    pub max_connections: usize,
+    pub max_connections_per_ip: usize,
+    pub max_connections_per_ip_overrides: Vec<(IpAddr, usize)>,
+    /// `None`: never.
+    pub connections_max_idle_ms: Option<u64>,
+    pub fetch_max_bytes: u64,
+    pub fetch_session_slots: usize,
+    pub offsets_topic_num_partitions: i32,
+    pub offsets_topic_replication_factor: i16,
+    pub offsets_topic_segment_bytes: i32,
+    pub offsets_commit_timeout_ms: u64,
+    pub offsets_retention_ms: i64,
+    pub offsets_retention_check_interval_ms: i64,
+    pub offset_metadata_max_bytes: usize,
+    pub group_min_session_timeout_ms: i32,
+    pub group_max_session_timeout_ms: i32,
+    pub group_initial_rebalance_delay_ms: i32,
+    pub group_max_size: usize,
+    pub producer_id_expiration_ms: i64,
+    pub log_retention_check_interval_ms: u64,
+    pub log_flush_offset_checkpoint_interval_ms: u64,
+    pub high_watermark_checkpoint_interval_ms: u64,
+    pub shards: usize,
+    pub in_flight_max: usize,
+    pub request_memory_bytes: u64,
+    pub recent_batch_bytes: u64,
+    pub metrics_listener: Option<String>,
+    pub request_log: bool,
+    pub log_json: bool,
+    pub log_level: String,
+}
+
+/// Where data goes when nothing is said.
+const DEFAULT_DATA: &str = "./highwater-data";
+const DEFAULT_LISTENER: &str = "PLAINTEXT://127.0.0.1:9092";
+
+impl BrokerConfig {
+    /// From a property file, if one is given, and `key=value` settings that win over it.
+    pub fn load(file: Option<&Path>, sets: &[String]) -> Result<BrokerConfig, ConfigError> {
+        let mut properties = Vec::new();
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+            properties = properties::parse(&path.display().to_string(), &text)?;
+        }
+        for set in sets {
+            let (key, value) = set.split_once('=').ok_or_else(|| ConfigError::Set(set.clone()))?;
+            properties.push(Property {
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+                origin: Origin::CommandLine,
+            });
+        }
+        BrokerConfig::from_properties(properties)
+    }
+
+    pub fn from_properties(properties: Vec<Property>) -> Result<BrokerConfig, ConfigError> {
+        let mut given = BTreeMap::new();
+        for property in properties {
+            let Some(definition) = broker_definition(&property.key) else {
+                let suggestion = nearest(&property.key);
+                let Property { key, origin, .. } = property;
+                return Err(ConfigError::UnknownKey { origin, key, suggestion });
+            };
+            if !property.value.is_empty() || definition.kind.is_list() {
+                check(&property.key, definition.kind, &property.value).map_err(|bad| {
+                    ConfigError::BadValue { origin: property.origin.clone(), what: bad.to_string() }
+                })?;
+            }
+            given.insert(property.key.clone(), property);
+        }
+        build(given)
+    }
+
+    /// The value of a setting: given, or Kafka's default; `None` where that is null.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        match self.given.get(name) {
+            Some(property) => Some(&property.value),
+            None => broker_definition(name)?.default,
+        }
+    }
+
+    /// Whether a setting was given rather than defaulted.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.given.contains_key(name)
+    }
+
+    /// Settings that were given but have no effect here.
+    pub fn without_effect(&self) -> impl Iterator<Item = &Property> {
+        self.given
+            .values()
+            .filter(|property| broker_definition(&property.key).is_some_and(|known| !known.used))
+    }
+
+    /// All names with their values now.
+    pub fn values(&self) -> Vec<(super::Definition, Option<String>, bool)> {
+        broker_definitions()
+            .into_iter()
+            .map(|definition| {
+                let value = self.value(definition.name).map(str::to_owned);
+                (definition, value, self.is_given(definition.name))
+            })
+            .collect()
+    }
+}
+
+fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError> {
+    let read = Reader { given: &given };
+    let listeners = match given.get("listeners") {
+        Some(_) => read.listeners("listeners")?,
+        None => listeners::parse(DEFAULT_LISTENER).map_err(ConfigError::Together)?,
+    };
+    let controller_names: Vec<String> =
+        items(read.text("controller.listener.names").unwrap_or_default()).map(str::to_owned).collect();
+    let map = protocol_map(read.text("listener.security.protocol.map").unwrap_or_default());
+    for listener in listeners.iter().filter(|listener| !controller_names.contains(&listener.name)) {
+        match map.get(&listener.name).copied() {
+            Some(Some(SecurityProtocol::Plaintext)) => {}
+            Some(_) => {
+                return Err(read.bad("listeners", format!("listener {} is not PLAINTEXT: TLS and SASL are not available yet", listener.name)));
+            }
+            None => {
+                return Err(read.bad("listeners", format!("No security protocol defined for listener {}", listener.name)));
+            }
+        }
+    }
+    let listeners: Vec<Listener> =
+        listeners.into_iter().filter(|listener| !controller_names.contains(&listener.name)).collect();
+    if listeners.is_empty() {
+        return Err(read.bad("listeners", "a broker needs a listener".into()));
+    }
+    if let Some(roles) = read.text("process.roles")
+        && !items(roles).any(|role| role == "broker")
+    {
+        return Err(read.bad("process.roles", "this node must be a broker: controllers alone are not available yet".into()));
+    }
+    let node_id = match (given.get("node.id"), given.get("broker.id")) {
+        (Some(_), _) => read.number("node.id")?,
+        (None, Some(_)) => read.number("broker.id")?,
+        (None, None) => 1,
+    };
+    let mut log_dirs: Vec<PathBuf> =
+        items(read.text("log.dirs").unwrap_or_default()).map(PathBuf::from).collect();
+    if log_dirs.is_empty() {
+        log_dirs = match given.get("log.dir") {
+            Some(dir) => items(&dir.value).map(PathBuf::from).collect(),
+            None => vec![PathBuf::from(DEFAULT_DATA)],
+        };
+    }
+    let metadata_log_dir = match read.text("metadata.log.dir") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
+        _ => log_dirs[0].clone(),
+    };
+    let idle_ms: i64 = read.number("connections.max.idle.ms")?;
+    let shards = match read.number::<usize>("highwater.shards")? {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        shards => shards,
+    };
+    let flag = |name| read.text(name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    Ok(BrokerConfig {
+        node_id: NodeId(node_id),
+        rack: read.text("broker.rack").map(str::to_owned),
+        advertised: match read.text("advertised.listeners") {
+            Some(_) => read.listeners("advertised.listeners")?,
+            None => Vec::new(),
+        },
+        listeners,
+        log_dirs,
+        metadata_log_dir,
+        num_partitions: read.number("num.partitions")?,
+        default_replication_factor: read.number("default.replication.factor")?,
+        auto_create_topics_enable: flag("auto.create.topics.enable"),
+        delete_topic_enable: flag("delete.topic.enable"),
+        socket_request_max_bytes: read.number("socket.request.max.bytes")?,
+        max_connections: read.number("max.connections")?,
+        max_connections_per_ip: read.number("max.connections.per.ip")?,
+        max_connections_per_ip_overrides: read.overrides("max.connections.per.ip.overrides")?,
+        connections_max_idle_ms: u64::try_from(idle_ms).ok(),
+        fetch_max_bytes: read.number("fetch.max.bytes")?,
+        fetch_session_slots: read.number("max.incremental.fetch.session.cache.slots")?,
+        offsets_topic_num_partitions: read.number("offsets.topic.num.partitions")?,
+        offsets_topic_replication_factor: read.number("offsets.topic.replication.factor")?,
+        offsets_topic_segment_bytes: read.number("offsets.topic.segment.bytes")?,
+        offsets_commit_timeout_ms: read.number("offsets.commit.timeout.ms")?,
+        offsets_retention_ms: read.number::<i64>("offsets.retention.minutes")? * 60_000,
+        offsets_retention_check_interval_ms: read.number("offsets.retention.check.interval.ms")?,
+        offset_metadata_max_bytes: read.number::<i32>("offset.metadata.max.bytes")?.max(0) as usize,
+        group_min_session_timeout_ms: read.number("group.min.session.timeout.ms")?,
+        group_max_session_timeout_ms: read.number("group.max.session.timeout.ms")?,
+        group_initial_rebalance_delay_ms: read.number("group.initial.rebalance.delay.ms")?,
+        group_max_size: read.number("group.max.size")?,
+        producer_id_expiration_ms: read.number("producer.id.expiration.ms")?,
+        log_retention_check_interval_ms: read.number("log.retention.check.interval.ms")?,
+        log_flush_offset_checkpoint_interval_ms: read.number("log.flush.offset.checkpoint.interval.ms")?,
+        high_watermark_checkpoint_interval_ms: read
+            .number::<i64>("replica.high.watermark.checkpoint.interval.ms")?
+            .max(1) as u64,
+        shards,
+        in_flight_max: read.number("highwater.connection.max.in.flight")?,
+        request_memory_bytes: read.number("highwater.request.memory.bytes")?,
+        recent_batch_bytes: read.number("highwater.recent.batch.bytes")?,
+        metrics_listener: read.text("highwater.metrics.listener").map(str::to_owned),
+        request_log: flag("highwater.request.log"),
+        log_json: read.text("highwater.log.format") == Some("json"),
+        log_level: read.text("highwater.log.level").unwrap_or("info").to_owned(),
+        given,
+    })
+}
+
+struct Reader<'a> {
+    given: &'a BTreeMap<String, Property>,
+}
+
+impl Reader<'_> {
+    fn text(&self, name: &str) -> Option<&str> {
+        match self.given.get(name) {
+            Some(property) => Some(property.value.as_str()),
+            None => broker_definition(name)?.default,
+        }
+    }
+
+    fn bad(&self, name: &str, what: String) -> ConfigError {
+        match self.given.get(name) {
+            Some(property) => ConfigError::BadValue { origin: property.origin.clone(), what },
+            None => ConfigError::Together(format!("{name}: {what}")),
+        }
+    }
+
+    /// A number; what was given has been checked against its bounds already.
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, ConfigError> {
+        let text = self.text(name).unwrap_or_default();
+        text.parse().map_err(|_| self.bad(name, format!("Invalid value {text} for configuration {name}")))
+    }
+
+    fn listeners(&self, name: &str) -> Result<Vec<Listener>, ConfigError> {
+        listeners::parse(self.text(name).unwrap_or_default()).map_err(|what| self.bad(name, what))
+    }
+
+    fn overrides(&self, name: &str) -> Result<Vec<(IpAddr, usize)>, ConfigError> {
+        items(self.text(name).unwrap_or_default())
+            .map(|item| {
+                let parsed = item.rsplit_once(':').and_then(|(host, limit)| {
+                    let host = host.trim_matches(['[', ']']);
+                    Some((host.parse().ok()?, limit.parse().ok()?))
+                });
+                parsed.ok_or_else(|| self.bad(name, format!("'{item}' is not of the form address:number")))
+            })
+            .collect()
+    }
+}
+
+fn protocol_map(text: &str) -> BTreeMap<String, Option<SecurityProtocol>> {
+    items(text)
+        .filter_map(|item| item.split_once(':'))
+        .map(|(name, protocol)| (name.trim().to_ascii_uppercase(), SecurityProtocol::parse(protocol.trim())))
+        .collect()
+}
+
+/// The known key that is most like `key`, if one is like it at all.
+fn nearest(key: &str) -> Option<&'static str> {
+    let names = USED.iter().map(|definition| definition.name);
+    names
+        .map(|name| (distance(key, name), name))
+        .min()
+        .filter(|(distance, name)| *distance <= 3.max(name.len() / 4))
+        .map(|(_, name)| name)
+}
+
+/// Edits from `a` to `b` (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The kind of a used setting, for the layers.
+pub(super) fn kind_of(name: &str) -> Option<Kind> {
+    broker_definition(name).map(|definition| definition.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<BrokerConfig, ConfigError> {
+        BrokerConfig::from_properties(properties::parse("server.properties", text)?)
+    }
+
+    #[test]
+    fn nothing_given_is_one_broker_at_home() {
+        let config = load("").unwrap();
+        assert_eq!(config.listeners[0].port, 9092);
+        assert_eq!(config.log_dirs, [PathBuf::from(DEFAULT_DATA)]);
+        assert_eq!(config.socket_request_max_bytes, 100 << 20);
+        assert!(config.auto_create_topics_enable && config.shards > 0);
+    }
+
+    #[test]
+    fn a_kafka_file_loads_and_what_has_no_effect_is_known() {
+        let text = "process.roles=broker,controller\nnode.id=7\ncontroller.quorum.voters=7@localhost:9093\n\
+            listeners=PLAINTEXT://:9092,CONTROLLER://:9093\nadvertised.listeners=PLAINTEXT://localhost:9092\n\
+            controller.listener.names=CONTROLLER\nlistener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n\
+            num.network.threads=3\nnum.io.threads=8\nlog.dirs=/tmp/a, /tmp/b\nlog.retention.hours=168\n";
+        let config = load(text).unwrap();
+        assert_eq!(config.node_id, NodeId(7));
+        assert_eq!(config.listeners.len(), 1, "the controller's listener is not a broker's");
+        assert_eq!(config.log_dirs.len(), 2);
+        let idle: Vec<_> = config.without_effect().map(|property| property.key.as_str()).collect();
+        assert_eq!(idle, ["num.io.threads", "num.network.threads"]);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_file_line_and_a_guess() {
+        let said = |text| load(text).unwrap_err().to_string();
+        assert_eq!(
+            said("\nnum.partitons=3"),
+            "server.properties:2: unknown key 'num.partitons' (did you mean 'num.partitions'?)"
+        );
+        assert_eq!(said("x.y.z.w=1"), "server.properties:1: unknown key 'x.y.z.w'");
+        assert_eq!(
+            said("num.partitions=0"),
+            "server.properties:1: Invalid value 0 for configuration num.partitions: Value must be at least 1"
+        );
+        assert!(said("listeners=SSL://:9093").contains("TLS and SASL are not available"));
+        assert!(said("listeners=nonsense").starts_with("server.properties:1: 'nonsense'"));
+        let set = BrokerConfig::load(None, &["novalue".to_owned()]).unwrap_err();
+        assert_eq!(set.to_string(), "--set novalue: expected KEY=VALUE");
+    }
+}

@@ -1,0 +1,162 @@
+//! What a setting is: its type, default and limits, as Kafka's ConfigDef has them; and the check
+//! of one value. Pure.
+
+use std::fmt;
+
+/// The type of a setting, with the values it allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Boolean,
+    Str,
+    /// One of these.
+    OneOf(&'static [&'static str]),
+    /// int32 within the bounds.
+    Int(i32, i32),
+    /// int16 within the bounds.
+    Short(i16, i16),
+    /// int64 within the bounds.
+    Long(i64, i64),
+    Double(f64, f64),
+    /// Comma separated.
+    List,
+    /// Comma separated, each one of these.
+    ListOf(&'static [&'static str]),
+    Class,
+    Password,
+}
+
+impl Kind {
+    /// DescribeConfigs' config_type.
+    pub fn code(self) -> i8 {
+        match self {
+            Kind::Boolean => 1,
+            Kind::Str | Kind::OneOf(_) => 2,
+            Kind::Int(..) => 3,
+            Kind::Short(..) => 4,
+            Kind::Long(..) => 5,
+            Kind::Double(..) => 6,
+            Kind::List | Kind::ListOf(_) => 7,
+            Kind::Class => 8,
+            Kind::Password => 9,
+        }
+    }
+
+    pub fn is_list(self) -> bool {
+        matches!(self, Kind::List | Kind::ListOf(_))
+    }
+}
+
+/// One setting of brokers.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// `None` is Kafka's null.
+    pub default: Option<&'static str>,
+    /// May be changed while the broker runs, by IncrementalAlterConfigs.
+    pub dynamic: bool,
+    /// This broker acts on it; others are accepted so that Kafka's files load, and reported.
+    pub used: bool,
+    pub doc: &'static str,
+}
+
+/// A value that its setting does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    pub name: String,
+    pub value: String,
+    pub why: String,
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Invalid value {} for configuration {}: {}", self.value, self.name, self.why)
+    }
+}
+
+/// Checks `value` against `kind`, in the words Kafka's clients show their users.
+pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
+    let bad = |why: String| {
+        Err(BadValue { name: name.to_owned(), value: value.to_owned(), why })
+    };
+    let value = value.trim();
+    fn within<T: PartialOrd + fmt::Display>(value: T, least: T, most: T) -> Option<String> {
+        if value < least {
+            Some(format!("Value must be at least {least}"))
+        } else if value > most {
+            Some(format!("Value must be no more than {most}"))
+        } else {
+            None
+        }
+    }
+    let out_of_bounds = match kind {
+        Kind::Boolean => {
+            let known = value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false");
+            return if known {
+                Ok(())
+            } else {
+                bad("Expected value to be either true or false".into())
+            };
+        }
+        Kind::Int(least, most) => match value.parse() {
+            Ok(number) => within(number, least, most),
+            Err(_) => return bad("Not a number of type INT".into()),
+        },
+        Kind::Short(least, most) => match value.parse() {
+            Ok(number) => within(number, least, most),
+            Err(_) => return bad("Not a number of type SHORT".into()),
+        },
+        Kind::Long(least, most) => match value.parse() {
+            Ok(number) => within(number, least, most),
+            Err(_) => return bad("Not a number of type LONG".into()),
+        },
+        Kind::Double(least, most) => match value.parse() {
+            Ok(number) => within(number, least, most),
+            Err(_) => return bad("Not a number of type DOUBLE".into()),
+        },
+        Kind::OneOf(allowed) => {
+            return if allowed.contains(&value) {
+                Ok(())
+            } else {
+                bad(format!("String must be one of: {}", allowed.join(", ")))
+            };
+        }
+        Kind::ListOf(allowed) => {
+            let unknown = items(value).find(|item| !allowed.contains(item));
+            return match unknown {
+                Some(_) => bad(format!("String must be one of: {}", allowed.join(", "))),
+                None => Ok(()),
+            };
+        }
+        Kind::Str | Kind::List | Kind::Class | Kind::Password => None,
+    };
+    match out_of_bounds {
+        Some(why) => bad(why),
+        None => Ok(()),
+    }
+}
+
+/// The items of a comma-separated list.
+pub fn items(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_out_of_bounds_are_refused_with_the_bound() {
+        let say = |kind, value| check("k", kind, value).unwrap_err().to_string();
+        assert_eq!(
+            say(Kind::Int(1, 9), "0"),
+            "Invalid value 0 for configuration k: Value must be at least 1"
+        );
+        assert!(say(Kind::Int(1, 9), "10").ends_with("no more than 9"));
+        assert!(say(Kind::Long(0, i64::MAX), "x").ends_with("LONG"));
+        assert!(say(Kind::Int(0, i32::MAX), "2147483648").ends_with("INT"));
+        assert!(say(Kind::Boolean, "yes").contains("true or false"));
+        assert!(say(Kind::OneOf(&["a", "b"]), "c").ends_with("a, b"));
+        assert!(check("k", Kind::ListOf(&["compact", "delete"]), "compact, delete").is_ok());
+    }
+}

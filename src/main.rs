@@ -1,0 +1,7 @@
+//! The `highwater` command; see `highwater --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    highwater::commands::run()
+}
