@@ -11,6 +11,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
@@ -403,6 +404,7 @@ impl Judge<'_> {
             error_count: 0,
             timestamp_error: false,
         };
+        let window = self.window();
         let visit = |index: i32, record: RecordRef<'_>| {
             let own = || base_timestamp.wrapping_add(record.timestamp_delta);
             let timestamp = stamp.unwrap_or_else(own);
@@ -412,7 +414,8 @@ impl Judge<'_> {
             walk.consecutive &= record.offset_delta == index;
             if self.rules.compacted && record.key.is_none() {
                 walk.refuse(index, self.no_key());
-            } else if let Some(message) = self.check_timestamp(&record, timestamp, stamped) {
+            } else if let Some(message) = self.check_timestamp(&record, timestamp, &window, stamped)
+            {
                 walk.timestamp_error = true;
                 walk.refuse(index, message);
             }
@@ -427,22 +430,28 @@ impl Judge<'_> {
         format!("Compacted topic cannot accept message without key in topic partition {partition}")
     }
 
+    /// The timestamps a CreateTime topic takes now.
+    fn window(&self) -> RangeInclusive<i64> {
+        let earliest = self.now_ms.saturating_sub(self.rules.before_max_ms);
+        earliest..=self.now_ms.saturating_add(self.rules.after_max_ms)
+    }
+
     /// Why the record's timestamp is refused, if it is.
     fn check_timestamp(
         &self,
         record: &RecordRef<'_>,
         timestamp: i64,
+        window: &RangeInclusive<i64>,
         stamped: bool,
     ) -> Option<String> {
-        let rules = self.rules;
-        if rules.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIMESTAMP {
-            let earliest = self.now_ms.saturating_sub(rules.before_max_ms);
-            let latest = self.now_ms.saturating_add(rules.after_max_ms);
-            return (timestamp < earliest || timestamp > latest).then(|| {
+        if self.rules.timestamp_type == TimestampType::CreateTime && timestamp != NO_TIMESTAMP {
+            return (!window.contains(&timestamp)).then(|| {
                 format!(
                     "Timestamp {timestamp} of message with offset {} is out of range. The \
-                     timestamp should be within [{earliest}, {latest}]",
-                    record.offset_delta
+                     timestamp should be within [{}, {}]",
+                    record.offset_delta,
+                    window.start(),
+                    window.end()
                 )
             });
         }

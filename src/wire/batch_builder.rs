@@ -55,7 +55,8 @@ pub struct BatchBuilder {
     pub control: bool,
     /// With LogAppendTime this is the timestamp of every record, milliseconds.
     pub append_time: Option<i64>,
-    records: Vec<u8>,
+    /// Room for the header, so that the batch need not move when it gets it, then the records.
+    bytes: Vec<u8>,
     count: i32,
     last_offset_delta: i32,
     base_timestamp: i64,
@@ -75,7 +76,7 @@ impl Default for BatchBuilder {
             transactional: false,
             control: false,
             append_time: None,
-            records: Vec::new(),
+            bytes: Vec::new(),
             count: 0,
             last_offset_delta: -1,
             base_timestamp: NO_TIMESTAMP,
@@ -87,6 +88,12 @@ impl Default for BatchBuilder {
 impl BatchBuilder {
     pub fn new() -> BatchBuilder {
         BatchBuilder::default()
+    }
+
+    /// Makes room for a batch of `bytes` at once, for callers that know about how large it gets.
+    pub fn with_capacity(mut self, bytes: usize) -> BatchBuilder {
+        self.bytes.reserve(bytes.min(BATCH_BYTES_MAX));
+        self
     }
 
     /// Sets how [`build`](Self::build) compresses the records.
@@ -133,15 +140,16 @@ impl BatchBuilder {
             });
         }
         let size = record::size_bound(key, value, headers.clone());
-        if HEADER_BYTES + self.records.len() + size > BATCH_BYTES_MAX {
+        if self.estimated_size() + size > BATCH_BYTES_MAX {
             return Err(BuildError::TooLarge);
         }
         if self.count == 0 {
             self.base_timestamp = timestamp;
+            self.bytes.resize(HEADER_BYTES, 0);
         }
         self.max_timestamp = self.max_timestamp.max(timestamp);
         let timestamp_delta = timestamp.wrapping_sub(self.base_timestamp);
-        let out = &mut self.records;
+        let out = &mut self.bytes;
         record::write(out, timestamp_delta, offset_delta, key, value, headers);
         self.last_offset_delta = offset_delta;
         self.count += 1;
@@ -183,7 +191,7 @@ impl BatchBuilder {
     /// Bytes of the batch were it built now: exact without compression, and what it is before
     /// compression otherwise.
     pub fn estimated_size(&self) -> usize {
-        HEADER_BYTES + self.records.len()
+        self.bytes.len().max(HEADER_BYTES)
     }
 
     /// [`estimated_size`](Self::estimated_size) after one more record, never too small.
@@ -210,29 +218,34 @@ impl BatchBuilder {
         for (set, bit) in flags {
             attributes |= if set { bit } else { 0 };
         }
-        let body = match self.codec {
-            Codec::None => self.records,
-            codec => codec::compress(codec, self.level, &self.records)?,
+        let mut out = match self.codec {
+            Codec::None => self.bytes,
+            codec => {
+                let records = &self.bytes[HEADER_BYTES..];
+                let mut out = Vec::with_capacity(HEADER_BYTES + records.len() / 2 + 64);
+                out.resize(HEADER_BYTES, 0);
+                codec::compress_into(codec, self.level, records, &mut out)?;
+                out
+            }
         };
-        let total = HEADER_BYTES + body.len();
-        if total > BATCH_BYTES_MAX {
+        if out.len() > BATCH_BYTES_MAX {
             return Err(BuildError::TooLarge);
         }
-        let mut out = Vec::with_capacity(total);
-        out.put_i64(self.base_offset.0);
-        out.put_i32((total - LOG_OVERHEAD) as i32);
-        out.put_i32(self.leader_epoch.0);
-        out.put_i8(MAGIC_V2);
-        out.put_u32(0); // The checksum, once everything it covers is there.
-        out.put_i16(attributes);
-        out.put_i32(self.last_offset_delta);
-        out.put_i64(self.base_timestamp);
-        out.put_i64(self.append_time.unwrap_or(self.max_timestamp));
-        out.put_i64(self.producer_id);
-        out.put_i16(self.producer_epoch);
-        out.put_i32(self.base_sequence);
-        out.put_i32(self.count);
-        out.extend_from_slice(&body);
+        let length = (out.len() - LOG_OVERHEAD) as i32;
+        let mut header = &mut out[..HEADER_BYTES];
+        header.put_i64(self.base_offset.0);
+        header.put_i32(length);
+        header.put_i32(self.leader_epoch.0);
+        header.put_i8(MAGIC_V2);
+        header.put_u32(0); // The checksum, once everything it covers is there.
+        header.put_i16(attributes);
+        header.put_i32(self.last_offset_delta);
+        header.put_i64(self.base_timestamp);
+        header.put_i64(self.append_time.unwrap_or(self.max_timestamp));
+        header.put_i64(self.producer_id);
+        header.put_i16(self.producer_epoch);
+        header.put_i32(self.base_sequence);
+        header.put_i32(self.count);
         seal(&mut out);
         Ok(Bytes::from(out))
     }

@@ -87,14 +87,29 @@ fn corrupt(codec: Codec, reason: impl ToString) -> CodecError {
 /// `None` is its default. Snappy has no levels, and the lz4 encoder here has only its fast one, so
 /// both ignore it.
 pub fn compress(codec: Codec, level: Option<i32>, source: &[u8]) -> Result<Vec<u8>, CodecError> {
-    let failed = |source| CodecError::Compress { codec, source };
-    match codec {
-        Codec::None => Ok(source.to_vec()),
-        Codec::Gzip => compress_gzip(level, source).map_err(failed),
-        Codec::Snappy => compress_xerial(source).map_err(failed),
-        Codec::Lz4 => compress_lz4(source).map_err(failed),
-        Codec::Zstd => compress_zstd(level, source).map_err(failed),
-    }
+    let mut out = Vec::with_capacity(source.len() / 2 + 64);
+    compress_into(codec, level, source, &mut out)?;
+    Ok(out)
+}
+
+/// [`compress`], appending to `out`.
+pub fn compress_into(
+    codec: Codec,
+    level: Option<i32>,
+    source: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), CodecError> {
+    let done = match codec {
+        Codec::None => {
+            out.extend_from_slice(source);
+            Ok(())
+        }
+        Codec::Gzip => compress_gzip(level, source, out),
+        Codec::Snappy => compress_xerial(source, out),
+        Codec::Lz4 => compress_lz4(source, out),
+        Codec::Zstd => compress_zstd(level, source, out),
+    };
+    done.map_err(|source| CodecError::Compress { codec, source })
 }
 
 /// Inflates `source` into fresh memory of at most `limit` bytes.
@@ -147,17 +162,14 @@ fn append(out: &mut Vec<u8>, bytes: &[u8], limit: usize) -> Result<(), CodecErro
 /// zlib's own default, which Kafka's level -1 stands for.
 const GZIP_LEVEL_DEFAULT: u32 = 6;
 
-fn compress_gzip(level: Option<i32>, source: &[u8]) -> io::Result<Vec<u8>> {
+fn compress_gzip(level: Option<i32>, source: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let level = match level {
         Some(level @ 0..=9) => level as u32,
         _ => GZIP_LEVEL_DEFAULT,
     };
-    let mut encoder = flate2::write::GzEncoder::new(
-        Vec::with_capacity(source.len() / 2 + 64),
-        flate2::Compression::new(level),
-    );
+    let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::new(level));
     encoder.write_all(source)?;
-    encoder.finish()
+    encoder.finish().map(|_| ())
 }
 
 /// How much a gzip stream is asked for at a time: enough to keep the call count low, small enough
@@ -201,8 +213,7 @@ const XERIAL_BLOCK_BYTES: usize = 32 * 1024;
 /// The densest snappy element turns 3 bytes into 64. A declared length beyond this ratio is a lie.
 const SNAPPY_RATIO_MAX: usize = 22;
 
-fn compress_xerial(source: &[u8]) -> io::Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(XERIAL_HEADER_BYTES + source.len() / 2 + 64);
+fn compress_xerial(source: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     out.extend_from_slice(&XERIAL_MAGIC);
     out.extend_from_slice(&XERIAL_VERSION.to_be_bytes());
     out.extend_from_slice(&XERIAL_VERSION.to_be_bytes());
@@ -214,7 +225,7 @@ fn compress_xerial(source: &[u8]) -> io::Result<Vec<u8>> {
         out[at..at + 4].copy_from_slice(&(written as u32).to_be_bytes());
         out.truncate(at + 4 + written);
     }
-    Ok(out)
+    Ok(())
 }
 
 fn inflate_snappy(source: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
@@ -267,15 +278,14 @@ const LZ4_FLAG_CONTENT_SIZE: u8 = 0x08;
 const LZ4_FLAG_CONTENT_CHECKSUM: u8 = 0x04;
 const LZ4_FLAG_DICTIONARY: u8 = 0x01;
 
-fn compress_lz4(source: &[u8]) -> io::Result<Vec<u8>> {
+fn compress_lz4(source: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     // The Java client's frame: 64 KiB independent blocks, no content size, no checksums.
     let frame = FrameInfo::new()
         .block_size(BlockSize::Max64KB)
         .block_mode(BlockMode::Independent);
-    let out = Vec::with_capacity(source.len() / 2 + 64);
     let mut encoder = FrameEncoder::with_frame_info(frame, out);
     encoder.write_all(source)?;
-    encoder.finish().map_err(io::Error::other)
+    encoder.finish().map(|_| ()).map_err(io::Error::other)
 }
 
 /// The bytes of the first frame in `source`, whose blocks are whole and independent. The Java
@@ -350,11 +360,13 @@ thread_local! {
     static ZSTD_COMPRESS: RefCell<zstd::bulk::Compressor<'static>> = RefCell::default();
 }
 
-fn compress_zstd(level: Option<i32>, source: &[u8]) -> io::Result<Vec<u8>> {
-    ZSTD_COMPRESS.with_borrow_mut(|compressor| {
+fn compress_zstd(level: Option<i32>, source: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    let packed = ZSTD_COMPRESS.with_borrow_mut(|compressor| {
         compressor.set_compression_level(level.unwrap_or(ZSTD_LEVEL_DEFAULT))?;
         compressor.compress(source)
-    })
+    })?;
+    out.extend_from_slice(&packed);
+    Ok(())
 }
 
 /// Inflates in one pass. Unlike the streaming interface this needs no window buffer, whose size

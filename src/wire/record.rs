@@ -281,6 +281,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn varlong(&mut self) -> Result<i64, &'static str> {
+        if let Some((&byte, rest)) = self.0.split_first()
+            && byte < 0x80
+        {
+            self.0 = rest;
+            return Ok(i64::from(byte >> 1) ^ -i64::from(byte & 1));
+        }
         let raw = self.unsigned(10)?;
         Ok((raw >> 1) as i64 ^ -((raw & 1) as i64))
     }
