@@ -163,6 +163,9 @@ error_codes! {
     131 STREAMS_INVALID_TOPOLOGY_EPOCH fatal "the topology epoch is not valid",
     132 STREAMS_TOPOLOGY_FENCED fatal "the topology epoch is older than the group's",
     133 SHARE_SESSION_LIMIT_REACHED retriable "the broker holds as many share sessions as it may",
+    134 GROUP_DELETION_FAILED fatal "the group could not be deleted",
+    135 STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED fatal "the description of the topology could not be stored",
+    136 CONTROLLER_ID_NOT_REGISTERED fatal "no controller of this id is registered",
 }
 
 impl ErrorCode {

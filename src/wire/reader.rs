@@ -333,6 +333,20 @@ impl Reader {
         }
     }
 
+    /// In a tagged field the mark before a nullable struct is another: an unsigned varint, zero
+    /// for null.
+    pub fn nullable_tagged_struct<T>(
+        &mut self,
+        field: &'static str,
+        read: impl FnOnce(&mut Reader) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if self.uvarint(field)? == 0 {
+            Ok(None)
+        } else {
+            read(self).map(Some)
+        }
+    }
+
     /// The tag section of a struct that knows no tags.
     #[inline]
     pub fn unknown_tagged_fields(&mut self) -> Result<TaggedFields> {

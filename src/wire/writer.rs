@@ -308,6 +308,16 @@ impl Writer {
         }
     }
 
+    /// As [`Writer::nullable_struct`], but with the mark that is used in tagged fields.
+    pub fn nullable_tagged_struct<T>(
+        &mut self,
+        value: &Option<T>,
+        write: impl FnOnce(&mut Writer, &T) -> Result<()>,
+    ) -> Result<()> {
+        self.uvarint(u32::from(value.is_some()));
+        value.as_ref().map_or(Ok(()), |value| write(self, value))
+    }
+
     /// One tagged field: its number, the size of what `write` writes, and that.
     pub fn tag(
         &mut self,

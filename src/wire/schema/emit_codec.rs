@@ -151,7 +151,8 @@ fn read_field(message: &Message, one: &Struct, field: &Field) -> String {
             }
         }
         Type::Struct(name) if nullable => {
-            format!("r.nullable_struct({place}, |r| {name}::read(r, version))?")
+            let tagged = if field.tag.is_some() { "tagged_" } else { "" };
+            format!("r.nullable_{tagged}struct({place}, |r| {name}::read(r, version))?")
         }
         Type::String if nullable => format!("r.nullable_string({flexible}, {place})?"),
         Type::Bytes if nullable => format!("r.nullable_bytes({flexible}, {place})?"),
@@ -311,7 +312,8 @@ fn write_field(message: &Message, one: &Struct, field: &Field) -> String {
             }
         }
         Type::Struct(_) if nullable => {
-            format!("w.nullable_struct({value}, |w, v| v.write(w, version))?")
+            let tagged = if field.tag.is_some() { "tagged_" } else { "" };
+            format!("w.nullable_{tagged}struct({value}, |w, v| v.write(w, version))?")
         }
         Type::String if nullable => format!("w.nullable_string({flexible}, {value}, {place})?"),
         Type::Bytes if nullable => format!("w.nullable_bytes({flexible}, {value}, {place})?"),

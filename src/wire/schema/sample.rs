@@ -7,7 +7,7 @@
 use super::model::{Field, Message, Struct, Type, Value};
 
 /// Tags that no schema uses.
-const UNKNOWN_TAGS: [u32; 3] = [90, 1000, i32::MAX as u32];
+const UNKNOWN_TAGS: [u32; 3] = [90, 1000, 0x7fff_fffe];
 
 /// One to four bytes each in UTF-8.
 const LETTERS: [char; 8] = ['a', 'Z', '0', '-', '.', 'ü', '→', '𝄞'];
@@ -117,7 +117,9 @@ impl<'a> Sampler<'a> {
         if let Type::Struct(_) = field.kind
             && nullable
         {
-            out.push(if null { 0xff } else { 1 });
+            // In a tagged field the mark is an unsigned varint, elsewhere a signed byte.
+            let no = if field.tag.is_some() { 0 } else { 0xff };
+            out.push(if null { no } else { 1 });
             if null {
                 return;
             }
