@@ -1,10 +1,36 @@
 //! Highwater: an Apache Kafka-protocol broker for Linux in which every pinned core owns a shard
-//! of partitions with its own io_uring ring, timing wheel, purgatory and sockets.
+//! of partitions with its own io_uring ring, timing wheel, purgatory and sockets, and talks to the
+//! other cores by messages only.
 //!
 //! The rooms, in the order in which a record passes them:
 //!
 //! | room | owns |
 //! |---|---|
-//! | [`wire`] | frames and messages as bytes: the codec, record batches, versions |
+//! | [`net`] | connections: frames in, replies out in order |
+//! | [`wire`] | messages and record batches as bytes, versions |
+//! | [`broker`] | how each request is answered with the rooms below |
+//! | [`shard`] | one core: its partitions, what waits for them, its lanes to the other cores |
+//! | [`replica`] | the leader's watermarks, delayed produce and fetch, fetch sessions |
+//! | [`log`] | a partition's log on disk |
+//! | [`purgatory`] | the timing wheel and the operations that wait in it |
+//! | [`rt`] | executors, files, sockets, clock: the ring, or the simulator |
+//!
+//! Beside the path: [`config`] every setting once; [`cluster`] the metadata log and the
+//! controller; [`coordinator`] consumer groups; [`observe`] logs and metrics; [`server`] a broker
+//! process from start to end; [`commands`] the binary's commands.
 
+pub mod broker;
+pub mod cluster;
+pub mod commands;
+pub mod config;
+pub mod coordinator;
+pub mod log;
+pub mod net;
+pub mod observe;
+pub mod purgatory;
+pub mod replica;
+pub mod rt;
+pub mod server;
+pub mod shard;
 pub mod types;
+pub mod wire;

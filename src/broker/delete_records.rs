@@ -48,7 +48,7 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
         .shard
         .ask_owners(questions, |shard, partition, wanted| {
             Box::pin(async move {
-                if !partition.log.config().cleanup_delete {
+                if !partition.log.config().delete {
                     return Err(ErrorCode::POLICY_VIOLATION);
                 }
                 let high_watermark = partition.bounds().high_watermark;
@@ -56,7 +56,7 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
                 if to > high_watermark || to.0 < 0 {
                     return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
                 }
-                if let Err(error) = partition.log.delete_records_to(to).await {
+                if let Err(error) = partition.log.delete_records_to(to) {
                     tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "records could not be deleted");
                     return Err(ErrorCode::KAFKA_STORAGE_ERROR);
                 }

@@ -118,10 +118,11 @@ async fn ask<R: Send + 'static>(
 
 pub async fn join(context: Rc<Context>, request: JoinGroupRequest) -> JoinGroupResponse {
     let (group, member) = (request.group_id.clone(), request.member_id.clone());
+    let version = context.version;
     match command(&context, &group, |state, call, token| state.join_group(call, request, token)).await {
         Ok(Response::JoinGroup(response)) => response,
-        Ok(_) => refusal::join_group(ErrorCode::UNKNOWN_SERVER_ERROR, member),
-        Err(error) => refusal::join_group(error, member),
+        Ok(_) => refusal::join_group(ErrorCode::UNKNOWN_SERVER_ERROR, member, version),
+        Err(error) => refusal::join_group(error, member, version),
     }
 }
 

@@ -164,8 +164,8 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
                 partition.log.offset_for_timestamp(timestamp).await
             };
             match found {
-                Ok(Some((found_at, offset))) if offset < end => {
-                    Ok(Answer { timestamp: found_at, ..at(offset) })
+                Ok(Some(found)) if found.offset < end => {
+                    Ok(Answer { timestamp: found.timestamp, ..at(found.offset) })
                 }
                 // A hit at or past the readable end is not told.
                 Ok(_) => Ok(UNKNOWN),

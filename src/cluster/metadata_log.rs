@@ -24,9 +24,6 @@ const SEGMENT: &str = "00000000000000000000.log";
 pub const METADATA_TOPIC_ID: Uuid = Uuid::from_halves(0, 1);
 /// Inflated size of one stored batch; the controller's own are far smaller.
 const INFLATED_MAX: usize = 64 << 20;
-/// Records of one batch: Kafka's limit for an atomic change.
-pub const RECORDS_PER_BATCH_MAX: usize = 10_000;
-
 /// Why the metadata log cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataLogError {
@@ -96,17 +93,8 @@ impl MetadataLog {
         Ok((log, image))
     }
 
-    /// Whether nothing but this start's leader change is in the log.
-    pub fn is_new(&self) -> bool {
-        self.epoch == LeaderEpoch(1)
-    }
-
     pub fn next_offset(&self) -> Offset {
         self.next_offset
-    }
-
-    pub fn epoch(&self) -> LeaderEpoch {
-        self.epoch
     }
 
     /// Writes `records` as one batch and syncs it; returns the offset of the first. After a
@@ -131,7 +119,7 @@ impl MetadataLog {
             ..Default::default()
         };
         let value = message.to_bytes(0)?;
-        let batch = control_batch(self.next_offset, self.epoch, rt::wall_ms(), ControlType::LeaderChange, &value)?;
+        let batch = control_batch(self.next_offset, self.epoch, rt::wall_ms(), &[(ControlType::LeaderChange, &value)])?;
         self.write(batch, 1).await.map(|_| ())
     }
 

@@ -10,7 +10,7 @@ use super::admission::Admitted;
 use super::frame::{Frame, FrameError, FrameReader};
 use crate::broker::{self, Peer, Reply, Started};
 use crate::rt::net::{Stream, WriteHalf};
-use super::budget::{Budget, Charge};
+use crate::shard::budget::{Budget, Charge};
 use crate::rt::sync::queue;
 use crate::rt::{self, Instant};
 use crate::shard::Shard;
@@ -142,7 +142,7 @@ async fn next_frame(
 
 async fn write_answers(
     mut socket: WriteHalf,
-    due: queue::Receiver<Answer>,
+    mut due: queue::Receiver<Answer>,
     life: Rc<Life>,
     peer: Rc<Peer>,
 ) {

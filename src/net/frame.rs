@@ -2,7 +2,7 @@
 //! Owns the connection's read buffer; never allocates for a frame before its size has passed the
 //! limit and the shard has room for one more request.
 
-use super::budget::{Budget, Charge};
+use crate::shard::budget::{Budget, Charge};
 use crate::rt::net::ReadHalf;
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;

@@ -7,7 +7,6 @@ use super::connection::{self, ConnectionSettings};
 use crate::broker::Peer;
 use crate::rt;
 use crate::rt::net::Listener;
-use super::budget::Budget;
 use crate::shard::Shard;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +22,6 @@ pub async fn run(
     mut listener: Listener,
     name: Rc<str>,
     settings: ConnectionSettings,
-    budget: Rc<Budget>,
     admission: Arc<Admission>,
 ) {
     let local = listener.local_addr();
@@ -48,7 +46,7 @@ pub async fn run(
             Ok(place) => {
                 let peer = Rc::new(Peer::new(shard.next_connection_id(), name.clone(), local, remote));
                 let shard = shard.clone();
-                let budget = budget.clone();
+                let budget = shard.budget().clone();
                 rt::spawn(async move {
                     shard.connection_opened();
                     connection::serve(shard.clone(), stream, peer, settings, budget, place).await;

@@ -158,9 +158,8 @@ impl Partition {
         if self.gone.get() || leader.epoch() != epoch {
             return Some(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        if self.log.log_end() < required {
-            // The disk was full and the log gave its unwritten tail up.
-            return Some(ErrorCode::KAFKA_STORAGE_ERROR);
+        if let Some(code) = self.log.lost_since(required) {
+            return Some(code);
         }
         match need {
             Need::Counted if self.log.counted() >= required => Some(ErrorCode::NONE),

@@ -3,6 +3,7 @@
 //! appends, and being woken when time is up. Decides nothing about groups itself.
 
 use super::Shard;
+use crate::config::BrokerConfig;
 use crate::coordinator::{
     AppendId, Call, Clock, CoordinatorRecord, Effect, Effects, GroupCoordinatorShard, GroupLimits,
     GroupSettings, Producer, ReplyToken, Response,
@@ -64,11 +65,21 @@ enum Outcome {
 }
 
 impl Groups {
-    pub fn new(settings: GroupSettings, commit_timeout: Duration) -> Groups {
+    pub fn new(config: &BrokerConfig) -> Groups {
+        let settings = GroupSettings {
+            min_session_timeout_ms: config.group_min_session_timeout_ms,
+            max_session_timeout_ms: config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms: config.group_initial_rebalance_delay_ms,
+            max_size: config.group_max_size,
+            offset_metadata_max_size: config.offset_metadata_max_bytes,
+            offsets_retention_ms: config.offsets_retention_ms,
+            offsets_retention_check_interval_ms: config.offsets_retention_check_interval_ms,
+            ..GroupSettings::default()
+        };
         Groups {
             settings,
             limits: GroupLimits::default(),
-            commit_timeout,
+            commit_timeout: Duration::from_millis(config.offsets_commit_timeout_ms),
             by_partition: RefCell::new(AHashMap::new()),
         }
     }

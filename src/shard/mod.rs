@@ -5,18 +5,24 @@
 //! * [`append`], [`read`] produce and fetch as the owner of the partitions sees them;
 //! * [`gather`] questions to the owners of many partitions;
 //! * [`waiting`] the purgatories and the timer that drives them;
+//! * [`budget`] the memory its requests may hold;
 //! * [`apply`] makes the shard's replicas follow the metadata image;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
+//! * [`producer_ids`] the shard's block of producer ids;
+//! * [`upkeep`] what the shard does by the clock: retention, flushes, checkpoint facts;
 //! * [`control`] the executor beside the shards that owns the metadata.
 
 pub mod append;
 pub mod apply;
+pub mod budget;
 pub mod control;
 pub mod gather;
 mod group_load;
 pub mod groups;
 pub mod mesh;
+pub mod producer_ids;
 pub mod read;
+pub mod upkeep;
 pub mod waiting;
 
 mod state;

@@ -3,13 +3,17 @@
 use super::control::Control;
 use super::groups::Groups;
 use super::mesh::{Mesh, Place};
+use super::producer_ids::ProducerIds;
 use super::waiting::Waiting;
+use super::apply::DirFacts;
+use super::budget::Budget;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
 use crate::log::LogShard;
 use crate::observe::metrics::ShardMetrics;
 use crate::replica::partition::Partition;
 use crate::replica::session::Sessions;
+use crate::rt;
 use crate::rt::sync::Event;
 use crate::types::{NodeId, PartitionId};
 use crate::wire::ErrorCode;
@@ -32,6 +36,8 @@ pub struct ShardSettings {
     pub fetch_max_bytes: u64,
     /// `highwater.request.log`.
     pub request_log: bool,
+    /// `highwater.request.memory.bytes`.
+    pub request_memory_bytes: u64,
     /// This shard's share of `max.incremental.fetch.session.cache.slots`.
     pub session_slots: usize,
 }
@@ -49,10 +55,13 @@ pub struct Shard {
     pub(super) waiting: Waiting,
     pub groups: Groups,
     pub logs: Rc<LogShard>,
-    pub(super) producer_ids: super::groups::ProducerIds,
+    pub(super) producer_ids: ProducerIds,
+    pub(super) dirs: Arc<Vec<DirFacts>>,
     metrics: ShardMetrics,
-    draining: Cell<bool>,
-    drained: Event,
+    budget: Rc<Budget>,
+    accepting: Flag,
+    draining: Flag,
+    ended: Flag,
     connections: Cell<usize>,
     connection_count: Cell<u64>,
     connection_ended: Event,
@@ -67,9 +76,11 @@ impl Shard {
         settings: ShardSettings,
         mesh: Rc<Mesh<Shard, Control>>,
         logs: Rc<LogShard>,
+        dirs: Arc<Vec<DirFacts>>,
         metrics: ShardMetrics,
     ) -> Rc<Shard> {
         let groups = Groups::new(&node.config);
+        let now = rt::now();
         Rc::new(Shard {
             place,
             shards,
@@ -79,13 +90,16 @@ impl Shard {
             image: RefCell::new(Arc::new(Image::default())),
             partitions: RefCell::new(AHashMap::new()),
             sessions: RefCell::new(Sessions::new(settings.session_slots)),
-            waiting: Waiting::new(),
+            waiting: Waiting::new(now),
             groups,
             logs,
-            producer_ids: Default::default(),
+            producer_ids: ProducerIds::default(),
+            dirs,
             metrics,
-            draining: Cell::new(false),
-            drained: Event::new(),
+            budget: Budget::new(settings.request_memory_bytes),
+            accepting: Flag::new(),
+            draining: Flag::new(),
+            ended: Flag::new(),
             connections: Cell::new(0),
             connection_count: Cell::new(0),
             connection_ended: Event::new(),
@@ -198,28 +212,75 @@ impl Shard {
         self.connections.get()
     }
 
+    /// The memory of this shard's requests.
+    pub fn budget(&self) -> &Rc<Budget> {
+        &self.budget
+    }
+
+    /// From here on connections are taken.
+    pub fn start_accepting(&self) {
+        self.accepting.raise();
+    }
+
+    pub async fn accepting(&self) {
+        self.accepting.raised().await;
+    }
+
     /// From here on no new connection is taken and idle ones are closed; requests under way are
     /// still answered.
     pub fn start_draining(&self) {
-        self.draining.set(true);
-        self.drained.notify_all();
+        self.draining.raise();
     }
 
     pub fn is_draining(&self) -> bool {
-        self.draining.get()
+        self.draining.is_raised()
     }
 
     /// Waits until [`Shard::start_draining`].
     pub async fn drained(&self) {
-        while !self.draining.get() {
-            self.drained.wait().await;
-        }
+        self.draining.raised().await;
+    }
+
+    /// Lets the shard's executor end.
+    pub fn end(&self) {
+        self.ended.raise();
+    }
+
+    pub async fn ended(&self) {
+        self.ended.raised().await;
     }
 
     /// Waits until every connection has ended.
     pub async fn connections_ended(&self) {
         while self.connections.get() > 0 {
             self.connection_ended.wait().await;
+        }
+    }
+}
+
+/// Something that happens once.
+struct Flag {
+    raised: Cell<bool>,
+    event: Event,
+}
+
+impl Flag {
+    fn new() -> Flag {
+        Flag { raised: Cell::new(false), event: Event::new() }
+    }
+
+    fn raise(&self) {
+        self.raised.set(true);
+        self.event.notify_all();
+    }
+
+    fn is_raised(&self) -> bool {
+        self.raised.get()
+    }
+
+    async fn raised(&self) {
+        while !self.raised.get() {
+            self.event.wait().await;
         }
     }
 }

@@ -33,10 +33,10 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    pub fn new() -> Waiting {
+    pub fn new(now: Instant) -> Waiting {
         Waiting {
-            produces: RefCell::new(Purgatory::new()),
-            fetches: RefCell::new(Purgatory::new()),
+            produces: RefCell::new(Purgatory::new(now)),
+            fetches: RefCell::new(Purgatory::new(now)),
             watches: RefCell::new(AHashMap::new()),
             armed: Cell::new(None),
             rearm: Notify::new(),
@@ -56,20 +56,13 @@ impl Waiting {
     }
 }
 
-impl Default for Waiting {
-    fn default() -> Self {
-        Waiting::new()
-    }
-}
-
 impl Shard {
     /// Parks a produce until its partitions have what they need or `timeout` passes.
     pub fn park_produce(&self, operation: DelayedProduce, timeout: Duration) {
-        let now = rt::now();
-        let deadline = now + timeout.min(LONGEST_WAIT);
+        let deadline = rt::now() + timeout.min(LONGEST_WAIT);
         let keys: Vec<PartitionId> =
             operation.parts.iter().filter(|part| part.outcome.is_none()).map(|part| part.partition.id).collect();
-        let parked = self.waiting.produces.borrow_mut().watch(operation, &keys, deadline, now);
+        let parked = self.waiting.produces.borrow_mut().watch(operation, &keys, deadline);
         match parked {
             Ok(_) => self.waiting.arm(deadline),
             // Full: answered as if its time were up; the records are appended.
@@ -79,11 +72,10 @@ impl Shard {
 
     /// Parks a fetch until enough is readable or `timeout` passes.
     pub fn park_fetch(&self, token: WatchToken, fetch: DelayedFetch, timeout: Duration) {
-        let now = rt::now();
-        let deadline = now + timeout.min(LONGEST_WAIT);
+        let deadline = rt::now() + timeout.min(LONGEST_WAIT);
         let keys: Vec<PartitionId> = fetch.parts.iter().map(|part| part.partition.id).collect();
         let parked =
-            self.waiting.fetches.borrow_mut().watch(Watch { token, fetch }, &keys, deadline, now);
+            self.waiting.fetches.borrow_mut().watch(Watch { token, fetch }, &keys, deadline);
         match parked {
             Ok(id) => {
                 self.waiting.watches.borrow_mut().insert(token, id);
