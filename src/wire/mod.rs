@@ -9,14 +9,19 @@ pub mod batch;
 pub mod batch_builder;
 pub mod codec;
 pub mod coordinator_record;
+#[cfg(test)]
+mod edge_tests;
 pub mod error;
 pub mod fault;
+#[cfg(test)]
+mod golden_tests;
 pub mod message;
 pub mod metadata_record;
 pub mod reader;
 pub mod record;
 pub mod records;
 #[cfg(test)]
+#[allow(dead_code)] // the build script uses more of it than the tests
 mod schema;
 #[allow(clippy::module_inception)]
 pub mod str;
