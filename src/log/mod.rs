@@ -11,6 +11,7 @@
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], [`LogShard`] | what the logs of a shard share |
+//! | [`dump`] | the text form of the files, as Kafka's tool prints them |
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
 
 mod append;
@@ -18,6 +19,7 @@ pub mod cache;
 pub mod checkpoint;
 mod config;
 pub mod dir;
+pub mod dump;
 mod error;
 mod flush;
 pub mod index;
