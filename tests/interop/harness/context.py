@@ -1,0 +1,103 @@
+"""What a check is handed: the broker, the tools and clients, and a directory of its own."""
+import json
+
+from . import process
+
+TOOLS = "org.apache.kafka.tools."
+CLASSES = {
+    "topics": "TopicCommand",
+    "configs": "ConfigCommand",
+    "console-producer": "ConsoleProducer",
+    "console-consumer": "consumer.ConsoleConsumer",
+    "consumer-groups": "consumer.group.ConsumerGroupCommand",
+    "groups": "GroupsCommand",
+    "get-offsets": "GetOffsetShell",
+    "delete-records": "DeleteRecordsCommand",
+    "dump-log": "DumpLogSegments",
+    "producer-perf-test": "ProducerPerformance",
+    "consumer-perf-test": "ConsumerPerformance",
+    "verifiable-producer": "VerifiableProducer",
+    "verifiable-consumer": "VerifiableConsumer",
+    "broker-api-versions": "BrokerApiVersionsCommand",
+    "log-dirs": "LogDirsCommand",
+    "cluster": "ClusterTool",
+    "transactions": "TransactionsCommand",
+}
+
+
+class Context:
+    def __init__(self, name, directory, kit, kind):
+        self.name = name
+        self.directory = directory
+        self.kit = kit
+        self.kind = kind
+        self.broker = None
+        self.started = []
+        self.own_brokers = []
+        directory.mkdir(parents=True)
+
+    def close(self):
+        for p in self.started:
+            process.end(p)
+        for broker in self.own_brokers:
+            broker.kill()
+
+    @property
+    def bootstrap(self):
+        return self.broker.bootstrap
+
+    def new_broker(self, **settings):
+        """A broker of the check's own; dots in setting names are written as two underscores."""
+        broker = self.kind(self.directory / "broker", self.kit, {k.replace("__", "."): v for k, v in settings.items()})
+        self.own_brokers.append(broker)
+        broker.start()
+        self.broker = broker
+        return broker
+
+    # Kafka's tools.
+
+    def command(self, name, *args):
+        return self.kit.java(TOOLS + CLASSES[name], *args)
+
+    def tool(self, name, *args, stdin=None, code=0, seconds=45):
+        """Runs one of Kafka's tools against the broker; answers its result."""
+        return process.run(self.command(name, "--bootstrap-server", self.bootstrap, *args), stdin=stdin, code=code, seconds=seconds)
+
+    def local_tool(self, name, *args, code=0):
+        """Runs one of Kafka's tools that needs no broker."""
+        return process.run(self.command(name, *args), code=code)
+
+    def background(self, command, out):
+        p = process.start(command, self.directory / out)
+        self.started.append(p)
+        return p
+
+    def topic(self, suffix="", partitions=1, **configs):
+        """Creates a topic named after the check; dots in configuration names are written as two underscores."""
+        name = self.name + suffix
+        extra = [a for k, v in configs.items() for a in ("--config", f"{k.replace('__', '.')}={v}")]
+        self.tool("topics", "--create", "--topic", name, "--partitions", partitions, "--replication-factor", 1, *extra)
+        return name
+
+    def offsets(self, topic, time):
+        """Partition to offset, as get-offsets prints them."""
+        lines = self.tool("get-offsets", "--topic", topic, "--time", time).lines()
+        return {int(line.split(":")[1]): int(line.split(":")[2]) for line in lines}
+
+    # Clients that speak JSON lines.
+
+    def produce(self, client, topic, codec, records):
+        """Produces the records; answers the acknowledgements as the client reports them."""
+        lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records)
+        out = process.run(self.kit.client(client, "produce", self.bootstrap, topic, codec), stdin=lines, seconds=45)
+        return [json.loads(line) for line in out.lines()]
+
+    def consume(self, client, topic, count):
+        return self.read(client, "consume", topic, str(count))
+
+    def group(self, client, topic, group, count):
+        return self.read(client, "group", topic, group, str(count))
+
+    def read(self, client, how, topic, *args):
+        out = process.run(self.kit.client(client, how, self.bootstrap, topic, *args), seconds=45)
+        return [json.loads(line) for line in out.lines()]

@@ -1,0 +1,73 @@
+"""Child processes that are always bounded, and always ended by their own id."""
+import os
+import signal
+import subprocess
+import time
+
+
+class Failed(Exception):
+    def __init__(self, command, code, output):
+        shown = " ".join(str(c) for c in command)
+        super().__init__(f"exit {code}: {shown[:600]}\n{output[-3000:]}")
+        self.code = code
+        self.output = output
+
+
+class Result:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def lines(self):
+        return self.out.splitlines()
+
+
+def end(process):
+    """Kills the process group that the process leads."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def run(command, stdin=None, seconds=60, code=0, env=None, cwd=None):
+    """Runs a command to its end; `code` is the exit code it must have (None: any; "not 0": any failure)."""
+    process = subprocess.Popen(
+        [str(c) for c in command], stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+        start_new_session=True, cwd=cwd, env={**os.environ, **(env or {})},
+    )
+    try:
+        out, err = process.communicate(stdin, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        end(process)
+        out, err = process.communicate()
+        raise Failed(command, f"none within {seconds} s", out + err) from None
+    except BaseException:
+        end(process)
+        raise
+    wrong = process.returncode == 0 if code == "not 0" else code is not None and process.returncode != code
+    if wrong:
+        raise Failed(command, process.returncode, out + err)
+    return Result(process.returncode, out, err)
+
+
+def start(command, out, env=None):
+    """Starts a command whose output goes to the file `out`; the caller ends it."""
+    with open(out, "ab") as f:
+        return subprocess.Popen(
+            [str(c) for c in command], stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT,
+            start_new_session=True, env={**os.environ, **(env or {})},
+        )
+
+
+def until(what, done, seconds=20, pause=0.1):
+    """Waits until done() is true, and answers what it returned."""
+    last = time.monotonic() + seconds
+    while True:
+        value = done()
+        if value:
+            return value
+        if time.monotonic() > last:
+            raise AssertionError(f"did not happen within {seconds} s: {what}")
+        time.sleep(pause)

@@ -1,0 +1,197 @@
+// Drives KafkaJS, or Confluent's JavaScript client through its KafkaJS-shaped interface.
+//   node client.js kafkajs|confluent produce|consume|group|rebalance|admin ARGUMENTS (as in ../README.md)
+'use strict';
+const assert = require('node:assert');
+const readline = require('node:readline');
+
+const flavour = process.argv[2];
+const confluent = flavour === 'confluent';
+const library = confluent ? require('@confluentinc/kafka-javascript').KafkaJS : require('kafkajs');
+const { Kafka, CompressionTypes, logLevel } = library;
+
+function client(bootstrap) {
+  const settings = { clientId: flavour, brokers: [bootstrap], logLevel: logLevel.ERROR };
+  return new Kafka(confluent ? { kafkaJS: settings } : settings);
+}
+
+function producerOf(kafka, codec) {
+  if (confluent) {
+    const compression = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.SNAPPY,
+      lz4: CompressionTypes.LZ4, zstd: CompressionTypes.ZSTD }[codec];
+    return kafka.producer({ kafkaJS: { acks: -1, compression, idempotent: true } });
+  }
+  return kafka.producer({ allowAutoTopicCreation: false, idempotent: true, maxInFlightRequests: 1 });
+}
+
+function consumerOf(kafka, groupId) {
+  if (confluent) {
+    return kafka.consumer({
+      kafkaJS: { groupId, fromBeginning: true, autoCommit: false, sessionTimeout: 10000, heartbeatInterval: 200 },
+    });
+  }
+  return kafka.consumer({ groupId, sessionTimeout: 10000, heartbeatInterval: 200, rebalanceTimeout: 10000, maxWaitTimeInMs: 200 });
+}
+
+async function until(what, done, seconds = 20) {
+  const deadline = Date.now() + seconds * 1000;
+  while (!(await done())) {
+    if (Date.now() > deadline) throw new Error(`never happened: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
+async function produce(bootstrap, topic, codec) {
+  const messages = [];
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const r = JSON.parse(line);
+    const headers = {};
+    for (const [k, v] of r.headers) headers[k] = k in headers ? [].concat(headers[k], v) : v;
+    messages.push({ partition: r.partition, timestamp: String(r.timestamp), key: r.key, value: r.value, headers });
+  }
+  const producer = producerOf(client(bootstrap), codec);
+  await producer.connect();
+  const request = { topic, messages };
+  if (!confluent) {
+    request.acks = -1;
+    request.compression = codec === 'gzip' ? CompressionTypes.GZIP : CompressionTypes.None;
+  }
+  // Both answer one base offset per partition, not one offset per record.
+  for (const m of await producer.send(request)) {
+    console.log(JSON.stringify({ partition: m.partition, offset: Number(m.baseOffset ?? m.offset) }));
+  }
+  await producer.disconnect();
+}
+
+function print({ partition, message }) {
+  const headers = [];
+  const add = (k, v) => headers.push([k, v.toString()]);
+  for (const [k, v] of Object.entries(message.headers ?? {})) {
+    if (Array.isArray(v)) v.forEach((one) => add(k, one));
+    else add(k, v);
+  }
+  console.log(JSON.stringify({
+    partition, offset: Number(message.offset), timestamp: Number(message.timestamp),
+    key: message.key == null ? null : message.key.toString(),
+    value: message.value == null ? null : message.value.toString(),
+    headers,
+  }));
+}
+
+// KafkaJS takes the commit mode with run(), Confluent's client with the consumer.
+function run(consumer, eachMessage) {
+  return consumer.run(confluent ? { eachMessage } : { autoCommit: false, eachMessage });
+}
+
+// Reads exactly `count` records as a member of a group, commits them, and leaves.
+async function group(bootstrap, topic, groupId, count) {
+  count = Number(count);
+  const consumer = consumerOf(client(bootstrap), groupId);
+  await consumer.connect();
+  await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+  const last = new Map();
+  let seen = 0;
+  await run(consumer, async (m) => {
+    if (seen >= count) return;
+    print(m);
+    seen += 1;
+    last.set(m.partition, String(Number(m.message.offset) + 1));
+  });
+  await until(`${count} records are read`, () => seen >= count);
+  await consumer.commitOffsets([...last].map(([partition, offset]) => ({ topic, partition, offset })));
+  await consumer.disconnect();
+}
+
+// KafkaJS reads only as a member of a group, so plain consumption uses a group of its own.
+function consume(bootstrap, topic, count) {
+  return group(bootstrap, topic, `consume-${topic}-${process.pid}-${Date.now()}`, count);
+}
+
+async function rebalance(bootstrap, topic, groupId) {
+  const kafka = client(bootstrap);
+  const member = async () => {
+    const consumer = consumerOf(kafka, groupId);
+    const m = { consumer, held: new Set() };
+    if (!confluent) {
+      consumer.on(consumer.events.GROUP_JOIN, (e) => { m.held = new Set(e.payload.memberAssignment[topic] ?? []); });
+      consumer.on(consumer.events.REBALANCING, () => { m.held = new Set(); });
+    }
+    await consumer.connect();
+    await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+    await run(consumer, async () => {});
+    return m;
+  };
+  const held = (m) => (confluent ? new Set(m.consumer.assignment().map((tp) => tp.partition)) : m.held);
+  const one = await member();
+  await until('one member owns all four partitions', () => held(one).size === 4);
+  const two = await member();
+  await until('two members own two partitions each', () => held(one).size === 2 && held(two).size === 2
+    && new Set([...held(one), ...held(two)]).size === 4);
+  await two.consumer.disconnect();
+  await until('the first member owns everything again', () => held(one).size === 4);
+  await one.consumer.disconnect();
+  console.log('ok');
+}
+
+async function admin(bootstrap, prefix) {
+  const kafka = client(bootstrap);
+  const topic = `${prefix}-t`;
+  const groupId = `${prefix}-g`;
+  const adm = kafka.admin();
+  await adm.connect();
+  assert.strictEqual(await adm.createTopics({ topics: [{ topic, numPartitions: 2, replicationFactor: 1 }] }), true);
+  await until('the topic is listed', async () => (await adm.listTopics()).includes(topic));
+  const shape = async () => {
+    const answer = await adm.fetchTopicMetadata({ topics: [topic] });
+    return (answer.topics ?? answer)[0].partitions.length;
+  };
+  assert.strictEqual(await shape(), 2);
+  if (!confluent) {
+    await adm.createPartitions({ topicPartitions: [{ topic, count: 3 }] });
+    await until('the third partition is there', async () => (await shape()) === 3);
+    const cluster = await adm.describeCluster();
+    assert.strictEqual(cluster.brokers.length, 1);
+    const configs = await adm.describeConfigs({ includeSynonyms: false, resources: [{ type: 2, name: topic, configNames: ['retention.ms'] }] });
+    assert.strictEqual(configs.resources[0].configEntries[0].configValue, '604800000');
+    await adm.alterConfigs({ resources: [{ type: 2, name: topic, configEntries: [{ name: 'retention.ms', value: '1234567' }] }] });
+    await until('retention.ms is altered', async () => (await adm.describeConfigs({
+      includeSynonyms: false, resources: [{ type: 2, name: topic, configNames: ['retention.ms'] }],
+    })).resources[0].configEntries[0].configValue === '1234567');
+  }
+  const producer = producerOf(kafka, 'none');
+  await producer.connect();
+  await producer.send({ topic, messages: [...Array(10).keys()].map((i) => ({ partition: 0, value: String(i), timestamp: String(1700000000000 + i) })) });
+  await producer.disconnect();
+  const ends = await adm.fetchTopicOffsets(topic);
+  const zero = ends.find((p) => p.partition === 0);
+  assert.deepStrictEqual([zero.low, zero.high].map(Number), [0, 10]);
+  const at = await adm.fetchTopicOffsetsByTimestamp(topic, 1700000000004);
+  assert.strictEqual(Number(at.find((p) => p.partition === 0).offset), 4);
+  const consumer = consumerOf(kafka, groupId);
+  await consumer.connect();
+  await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+  let seen = 0;
+  await run(consumer, async () => { seen += 1; });
+  await until('ten records are read', () => seen === 10);
+  await consumer.commitOffsets([{ topic, partition: 0, offset: '6' }]);
+  const live = await adm.describeGroups([groupId]);
+  assert.strictEqual(live.groups[0].members.length, 1);
+  await consumer.disconnect();
+  assert.ok((await adm.listGroups()).groups.some((g) => g.groupId === groupId));
+  const committed = await adm.fetchOffsets({ groupId, topics: [topic] });
+  const offsets = committed[0].partitions.filter((p) => p.partition === 0).map((p) => Number(p.offset));
+  assert.deepStrictEqual(offsets, [6]);
+  await adm.deleteTopicRecords({ topic, partitions: [{ partition: 0, offset: '5' }] });
+  await until('the low watermark is 5', async () => Number((await adm.fetchTopicOffsets(topic)).find((p) => p.partition === 0).low) === 5);
+  await adm.deleteGroups([groupId]);
+  assert.ok(!(await adm.listGroups()).groups.some((g) => g.groupId === groupId));
+  await adm.deleteTopics({ topics: [topic] });
+  await until('the topic is gone', async () => !(await adm.listTopics()).includes(topic));
+  await adm.disconnect();
+  console.log('ok');
+}
+
+const command = { produce, consume, group, rebalance, admin }[process.argv[3]];
+command(...process.argv.slice(4)).then(
+  () => process.exit(0),
+  (e) => { console.error(e); process.exit(1); },
+);
