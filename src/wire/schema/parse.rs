@@ -144,7 +144,7 @@ fn split(number: usize, text: &str) -> Option<Line<'_>> {
     }
     let indent = text.len() - text.trim_start().len();
     // An odd indent lands on a depth that does not exist and is refused there.
-    let depth = if indent % 2 == 0 {
+    let depth = if indent.is_multiple_of(2) {
         indent / 2
     } else {
         usize::MAX

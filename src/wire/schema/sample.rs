@@ -17,7 +17,6 @@ pub struct Sampler<'a> {
     message: &'a Message,
     version: i16,
     rng: fastrand::Rng,
-    unknown_tags: bool,
     /// Every field at its default; without randomness.
     defaults_only: bool,
 }
@@ -29,15 +28,8 @@ impl<'a> Sampler<'a> {
             message,
             version,
             rng,
-            unknown_tags: true,
             defaults_only: false,
         }
-    }
-
-    /// Leaves out tags that the schema does not know.
-    pub fn without_unknown_tags(mut self) -> Sampler<'a> {
-        self.unknown_tags = false;
-        self
     }
 
     pub fn sample(&mut self) -> Vec<u8> {
@@ -89,7 +81,7 @@ impl<'a> Sampler<'a> {
                 tags.push((field.tag.unwrap_or_default(), bytes));
             }
         }
-        if self.unknown_tags && !self.defaults_only && self.rng.u8(..) < 40 {
+        if !self.defaults_only && self.rng.u8(..) < 40 {
             for tag in UNKNOWN_TAGS {
                 if self.rng.bool() {
                     let len = self.length();
