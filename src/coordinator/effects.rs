@@ -131,11 +131,16 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// Before version 7 the protocol name cannot be null.
+    /// Without a protocol, its name is "" before version 7 and null from then on.
     pub(super) fn join_reply(self, mut response: JoinGroupResponse) -> Effect {
-        if self.version < 7 && response.protocol_name.is_none() {
-            response.protocol_name = Some(Str::default());
-        }
+        let name = response
+            .protocol_name
+            .take()
+            .filter(|name| !name.is_empty());
+        response.protocol_name = match name {
+            None if self.version < 7 => Some(Str::default()),
+            name => name,
+        };
         Effect::Reply(self.token, Response::JoinGroup(response))
     }
 

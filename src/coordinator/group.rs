@@ -9,11 +9,8 @@ use ahash::{AHashMap, RandomState};
 use bytes::Bytes;
 use indexmap::{IndexMap, IndexSet};
 
-use super::member::{Member, Protocol, distinct_names};
-use super::subscription;
+use super::member::{Member, Protocol};
 use super::timers::TimerId;
-use crate::wire::messages::describe_groups_response::DescribedGroupMember;
-use crate::wire::messages::join_group_response::JoinGroupResponseMember;
 use crate::wire::{ErrorCode, Str};
 
 /// The protocol type of consumers; only its metadata is understood here, and only for expiring
@@ -94,14 +91,14 @@ pub(super) struct Group {
     pub(super) generation: i32,
     pub(super) leader: Option<Str>,
     /// In the order of joining, so that what is chosen among members is the same in a replay.
-    members: IndexMap<Str, Member, RandomState>,
+    pub(super) members: IndexMap<Str, Member, RandomState>,
     /// Instance id to member id.
     static_members: AHashMap<Str, Str>,
     /// Ids given out with MEMBER_ID_REQUIRED, with their session timers.
     pub(super) pending_join: IndexMap<Str, TimerId, RandomState>,
     awaiting_join: usize,
     /// How many members support a protocol.
-    supported: AHashMap<Str, usize>,
+    pub(super) supported: AHashMap<Str, usize>,
     pub(super) pending_sync: IndexSet<Str, RandomState>,
     /// Topics of all members of a stable consumer group; `None` if that is not known.
     pub(super) subscribed_topics: Option<BTreeSet<Str>>,
@@ -189,10 +186,6 @@ impl Group {
         self.previous = self.state;
         self.state = to;
         self.state_since_ms = Some(wall_ms);
-    }
-
-    pub(super) fn uses_consumer_protocol(&self) -> bool {
-        self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE)
     }
 
     // ---- members
@@ -324,9 +317,8 @@ impl Group {
         if self.is_leader(old) {
             self.leader = Some(new.clone());
         }
-        if self.pending_sync.shift_remove(old) {
-            self.pending_sync.insert(new);
-        }
+        // The new self was told of a generation whose assignment is known: nobody waits for it.
+        self.pending_sync.shift_remove(old);
         Some(fenced)
     }
 
@@ -399,77 +391,6 @@ impl Group {
         }
     }
 
-    // ---- protocols
-
-    fn count_protocols(&mut self, protocols: &[Protocol], joined: bool) {
-        for name in distinct_names(protocols) {
-            let count = self.supported.entry(name.clone()).or_default();
-            if joined {
-                *count += 1;
-            } else {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    self.supported.remove(name);
-                }
-            }
-        }
-    }
-
-    fn is_supported_by_all(&self, protocol: &str) -> bool {
-        self.supported.get(protocol).copied().unwrap_or(0) == self.members.len()
-    }
-
-    /// Whether a member with these protocols can be in the group.
-    pub(super) fn supports(&self, protocol_type: &str, protocols: &[Protocol]) -> bool {
-        if self.state == GroupState::Empty {
-            return !protocol_type.is_empty() && !protocols.is_empty();
-        }
-        self.protocol_type.as_deref() == Some(protocol_type)
-            && protocols
-                .iter()
-                .any(|protocol| self.is_supported_by_all(&protocol.name))
-    }
-
-    /// The protocol with the most votes; each member votes for the first of its own that all
-    /// support. Between equals the one that was voted for first.
-    pub(super) fn select_protocol(&self) -> Option<Str> {
-        let mut votes: IndexMap<&Str, usize, RandomState> = IndexMap::default();
-        for member in self.members.values() {
-            if let Some(name) = member.vote(|name| self.is_supported_by_all(name)) {
-                *votes.entry(name).or_default() += 1;
-            }
-        }
-        let most = votes.values().copied().max()?;
-        votes
-            .iter()
-            .find(|(_, count)| **count == most)
-            .map(|(name, _)| (*name).clone())
-    }
-
-    /// Topics the members subscribe to, from their metadata for the selected protocol.
-    pub(super) fn read_subscriptions(&self) -> Option<BTreeSet<Str>> {
-        if !self.uses_consumer_protocol() {
-            return None;
-        }
-        if self.members.is_empty() {
-            return Some(BTreeSet::new());
-        }
-        let protocol = self.protocol_name.as_deref()?;
-        let mut topics = BTreeSet::new();
-        for member in self.members.values() {
-            subscription::read_topics(&member.metadata(protocol), &mut topics)?;
-        }
-        Some(topics)
-    }
-
-    /// A consumer group whose subscriptions cannot be read counts as subscribed to everything.
-    pub(super) fn is_subscribed_to(&self, topic: &str) -> bool {
-        match &self.subscribed_topics {
-            Some(topics) => topics.contains(topic),
-            None => self.uses_consumer_protocol(),
-        }
-    }
-
     /// Begins the next generation: Empty without members, else waiting for the assignment.
     pub(super) fn begin_generation(&mut self, wall_ms: i64) {
         self.generation = self.generation.wrapping_add(1).max(0);
@@ -482,44 +403,6 @@ impl Group {
         };
         self.transition(next, wall_ms);
         self.pending_sync.clear();
-    }
-
-    // ---- views
-
-    /// What the leader is told about the members.
-    pub(super) fn member_list(&self) -> Vec<JoinGroupResponseMember> {
-        let protocol = self.protocol_name.as_deref().unwrap_or_default();
-        self.members
-            .values()
-            .map(|member| JoinGroupResponseMember {
-                member_id: member.id.clone(),
-                group_instance_id: member.instance.clone(),
-                metadata: member.metadata(protocol),
-                ..Default::default()
-            })
-            .collect()
-    }
-
-    /// Metadata is told only of a stable group, whose protocol is settled.
-    pub(super) fn described_members(&self) -> Vec<DescribedGroupMember> {
-        let protocol = match self.state {
-            GroupState::Stable => self.protocol_name.as_deref(),
-            _ => None,
-        };
-        self.members
-            .values()
-            .map(|member| DescribedGroupMember {
-                member_id: member.id.clone(),
-                group_instance_id: member.instance.clone(),
-                client_id: member.client_id.clone(),
-                client_host: member.client_host.clone(),
-                member_metadata: protocol
-                    .map(|name| member.metadata(name))
-                    .unwrap_or_default(),
-                member_assignment: member.assignment.clone(),
-                ..Default::default()
-            })
-            .collect()
     }
 
     #[cfg(test)]

@@ -52,7 +52,11 @@ impl GroupCoordinatorShard {
             version: call.version,
         };
         let refuse = |error: ErrorCode, member_id: &Str, out: &mut Effects| {
-            out.push(parked.join_reply(refusal::join_group(error, member_id.clone())));
+            out.push(parked.join_reply(refusal::join_group(
+                error,
+                member_id.clone(),
+                call.version,
+            )));
         };
         if request.group_id.is_empty() {
             refuse(ErrorCode::INVALID_GROUP_ID, &request.member_id, &mut out);
@@ -173,10 +177,11 @@ impl Join {
     }
 
     fn refuse(&self, error: ErrorCode, member_id: Str, step: &mut Step<'_>) {
-        step.out.push(
-            self.parked
-                .join_reply(refusal::join_group(error, member_id)),
-        );
+        step.out.push(self.parked.join_reply(refusal::join_group(
+            error,
+            member_id,
+            self.parked.version,
+        )));
     }
 }
 
@@ -258,7 +263,6 @@ impl Group {
             let response = JoinGroupResponse {
                 error_code: error.0,
                 member_id,
-                protocol_name: None,
                 ..Default::default()
             };
             step.out.push(join.parked.join_reply(response));
@@ -380,7 +384,6 @@ impl Group {
             let response = JoinGroupResponse {
                 error_code: ErrorCode::FENCED_INSTANCE_ID.0,
                 member_id: fenced.id,
-                protocol_name: None,
                 ..Default::default()
             };
             step.out.push(parked.join_reply(response));

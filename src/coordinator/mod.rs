@@ -24,6 +24,7 @@ mod offset_commit;
 mod offset_fetch;
 mod offsets;
 mod partitioning;
+mod protocols;
 mod rebalance;
 mod records;
 pub mod refusal;

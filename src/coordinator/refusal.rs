@@ -34,12 +34,12 @@ pub(super) fn fits(text: &str) -> bool {
     text.len() <= STRING_BYTES_MAX
 }
 
-/// The protocol name of an error is "", not null, at every version.
-pub fn join_group(error: ErrorCode, member_id: Str) -> JoinGroupResponse {
+/// From version 7 on, the name of no protocol is null, before it is "".
+pub fn join_group(error: ErrorCode, member_id: Str, version: i16) -> JoinGroupResponse {
     JoinGroupResponse {
         error_code: error.0,
         member_id,
-        protocol_name: Some(Str::default()),
+        protocol_name: (version < 7).then(Str::default),
         ..Default::default()
     }
 }

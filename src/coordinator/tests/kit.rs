@@ -80,7 +80,7 @@ pub(super) struct World {
     pub(super) clock: Clock,
     pub(super) log: Vec<(CoordinatorRecord, i64)>,
     pub(super) mode: LogMode,
-    pub(super) held: VecDeque<(AppendId, i64)>,
+    pub(super) held: VecDeque<(AppendId, Result<i64, ErrorCode>)>,
     replies: BTreeMap<ReplyToken, Response>,
     pub(super) answered: usize,
     next_token: u64,
@@ -158,10 +158,11 @@ impl World {
                             Ok(base)
                         }
                     };
-                    match (self.mode, outcome) {
-                        (LogMode::Held, Ok(base)) => self.held.push_back((then, base)),
-                        (_, outcome) => {
-                            queue.extend(self.shard.append_done(then, outcome, self.clock));
+                    // Outcomes are reported in the order of the appends.
+                    self.held.push_back((then, outcome));
+                    if self.mode != LogMode::Held {
+                        while let Some((id, outcome)) = self.held.pop_front() {
+                            queue.extend(self.shard.append_done(id, outcome, self.clock));
                         }
                     }
                 }
@@ -172,10 +173,10 @@ impl World {
         }
     }
 
-    /// Reports held appends as stored, in order.
+    /// Reports the outcomes of held appends, in order.
     pub(super) fn release(&mut self) {
-        while let Some((id, base)) = self.held.pop_front() {
-            let effects = self.shard.append_done(id, Ok(base), self.clock);
+        while let Some((id, outcome)) = self.held.pop_front() {
+            let effects = self.shard.append_done(id, outcome, self.clock);
             self.carry_out(effects);
         }
     }
@@ -212,7 +213,8 @@ impl World {
             client_id: "client",
             client_host: "/127.0.0.1",
             clock: self.clock,
-            random: self.random << 70,
+            // Odd multiples of an odd number: no two are alike in any 122 of their bits.
+            random: (self.random << 1 | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
         }
     }
 

@@ -195,7 +195,7 @@ fn joins_are_checked_before_a_group_is_made() {
             response.member_id.as_str(),
             response.protocol_name.as_deref()
         ),
-        ("m", Some(""))
+        ("m", None)
     );
     for session_timeout_ms in [5_999, 1_800_001, -1] {
         let join = world.send_join(

@@ -399,13 +399,13 @@ fn a_commit_that_takes_too_long_is_refused_and_still_counts_when_it_is_stored() 
     let mut world = World::new();
     world.mode = LogMode::Held;
     let token = world.send_commit(9, commit_request("", -1, "orders", 2));
-    let (id, base) = world.held[0];
+    let (id, outcome) = world.held[0];
     let effects = world.shard.append_timed_out(id, world.clock);
     world.carry_out(effects);
     let error = world.committed(token).topics[0].partitions[0].error_code;
     assert_eq!(error, ErrorCode::COORDINATOR_NOT_AVAILABLE.0);
     assert_eq!(world.fetch(GROUP, "orders"), -1);
-    assert_eq!(base, 0);
+    assert_eq!(outcome, Ok(0));
     world.release();
     assert_eq!(world.fetch(GROUP, "orders"), 2);
 }
@@ -545,8 +545,8 @@ fn large_deletions_are_answered_when_the_last_batch_is_stored() {
     let effects = world.shard.delete_groups(&call, &[Str::from(GROUP)], token);
     world.carry_out(effects);
     assert_eq!(world.held.len(), 3);
-    let (first, base) = world.held.pop_front().unwrap();
-    let effects = world.shard.append_done(first, Ok(base), world.clock);
+    let (first, outcome) = world.held.pop_front().unwrap();
+    let effects = world.shard.append_done(first, outcome, world.clock);
     world.carry_out(effects);
     assert_eq!(world.answer(token), None);
     world.release();
