@@ -10,8 +10,7 @@ use bytes::{BufMut, Bytes};
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::batch::{
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, HEADER_BYTES,
-    LOG_OVERHEAD, MAGIC_V2, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP,
-    RecordIter, TimestampType, seal,
+    LOG_OVERHEAD, MAGIC_V2, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, seal,
 };
 use crate::wire::codec::{self, Codec, CodecError};
 use crate::wire::record;
@@ -156,29 +155,6 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Appends every record of another batch at consecutive offsets.
-    pub fn append_records(
-        &mut self,
-        records: RecordIter,
-    ) -> Result<(), crate::wire::batch::BatchError> {
-        for record in records {
-            let record = record?;
-            let headers: Vec<_> = record.headers().collect();
-            let headers: Vec<Header<'_>> = headers
-                .iter()
-                .map(|(key, value)| (&key[..], value.as_deref()))
-                .collect();
-            let (key, value) = (record.key.as_deref(), record.value.as_deref());
-            if self.append(record.timestamp, key, value, &headers).is_err() {
-                return Err(CodecError::TooLarge {
-                    limit: BATCH_BYTES_MAX,
-                }
-                .into());
-            }
-        }
-        Ok(())
-    }
-
     /// Records appended so far.
     pub fn len(&self) -> usize {
         self.count as usize
@@ -248,14 +224,6 @@ impl BatchBuilder {
         header.put_i32(self.count);
         seal(&mut out);
         Ok(Bytes::from(out))
-    }
-
-    /// The timestamp type the batch will have.
-    pub fn timestamp_type(&self) -> TimestampType {
-        match self.append_time {
-            None => TimestampType::CreateTime,
-            Some(_) => TimestampType::LogAppendTime,
-        }
     }
 }
 
