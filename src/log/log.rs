@@ -348,18 +348,20 @@ impl Log {
         error
     }
 
-    /// Another log of the same directory failed: this one goes with it.
-    pub fn take_offline(&self, cause: &LogError) {
+    /// Another log of the same directory failed: this one goes with it. False if it was offline
+    /// or closed already.
+    pub fn take_offline(&self, cause: &LogError) -> bool {
         {
             let mut state = self.state.borrow_mut();
             if matches!(state.status, Status::Offline(_) | Status::Closed) {
-                return;
+                return false;
             }
             state.status = Status::Offline(cause.clone());
             state.queue.clear();
         }
         self.shard.recent.forget(self.key);
         self.announce();
+        true
     }
 
     /// Flushes what is written now, as a part of a round; the number of files synced. A failure

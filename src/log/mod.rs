@@ -12,11 +12,13 @@
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], [`LogShard`] | what the logs of a shard share |
 //! | [`dump`] | the text form of the files, as Kafka's tool prints them |
+//! | [`manager`], [`checkpointer`] | the logs of a shard, and the checkpoints of a directory |
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
 
 mod append;
 pub mod cache;
 pub mod checkpoint;
+pub mod checkpointer;
 mod config;
 pub mod dir;
 pub mod dump;
@@ -28,6 +30,7 @@ mod leftovers;
 #[allow(clippy::module_inception)]
 mod log;
 mod lookup;
+pub mod manager;
 pub mod names;
 mod open;
 pub mod producers;
@@ -53,6 +56,7 @@ pub use error::{LogError, StorageFailure};
 pub use flush::FlushStats;
 pub use log::Log;
 pub use lookup::TimestampOffset;
+pub use manager::{LogManager, ManagerSettings};
 pub use open::{LogOpen, RecoveryReport};
 pub use producers::{ProducerLimits, VerificationGuard};
 pub use read::{OffsetPosition, ReadOutcome};

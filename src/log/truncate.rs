@@ -106,7 +106,6 @@ impl Log {
                 self.move_log_start(&mut state, offset);
             }
         }
-        self.announce();
         Ok(self.log_start())
     }
 

@@ -35,8 +35,10 @@ const MERGED_BYTES_MAX: usize = 1 << 20;
 pub(super) const QUEUE_BYTES_MAX: u64 = 128 << 20;
 
 /// How far ahead of the data a segment file is extended where flushes would otherwise journal
-/// every change of its length.
-const PREALLOCATE_AHEAD_BYTES: u64 = 16 << 20;
+/// every change of its length: half of what it holds, within these bounds, so that a thousand
+/// small partitions do not reserve a disk between them.
+const PREALLOCATE_BYTES_MIN: u64 = 256 << 10;
+const PREALLOCATE_BYTES_MAX: u64 = 16 << 20;
 
 /// Parts of one vectored write the kernel takes.
 const VECTOR_PARTS_MAX: usize = 1024;
@@ -403,9 +405,10 @@ impl Log {
                 .handles()
                 .is_some_and(|handles| handles.io == SegmentIo::Direct);
         let ahead = active.file_len().saturating_sub(active.size());
-        if extend && ahead < PREALLOCATE_AHEAD_BYTES / 2 && active.begin_preallocation() {
+        let reserve = (active.size() / 2).clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
+        if extend && ahead < reserve / 2 && active.begin_preallocation() {
             let log = self.rc();
-            let target = (active.size() + PREALLOCATE_AHEAD_BYTES)
+            let target = (active.size() + reserve)
                 .min(u64::from(state.config.segment_bytes).max(active.size()));
             drop(rt::spawn(
                 async move { log.preallocate(active, target).await },

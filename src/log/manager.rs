@@ -1,0 +1,283 @@
+//! Owns which logs a shard has open and what must happen to them from time to time: retention,
+//! producer expiry, flushes by time, removal of deleted partitions, failure of a directory. One
+//! per shard, on that shard. It never writes a checkpoint file: those belong to a directory that
+//! all shards share, so it reports facts as plain data and [`super::checkpointer`] writes them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::rt;
+use crate::rt::sync::Event;
+use crate::types::Offset;
+
+use super::dir::CheckpointFacts;
+use super::error::LogError;
+use super::log::Log;
+use super::open::{LogOpen, RecoveryReport};
+use super::shard::LogShard;
+
+/// Logs opened or closed at once: enough to keep a device busy, few enough that their reads do
+/// not thrash it.
+const OPEN_AT_ONCE: u64 = 16;
+
+/// Shortest pause between two looks at `flush.ms`.
+const FLUSH_TICK_MIN: Duration = Duration::from_millis(10);
+
+/// Longest pause: a log whose `flush.ms` was set is found after this.
+const FLUSH_TICK_MAX: Duration = Duration::from_secs(1);
+
+/// How often what is done.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagerSettings {
+    /// `log.retention.check.interval.ms`.
+    pub retention_check: Duration,
+    /// Before the first retention pass (`log.initial.task.delay.ms`).
+    pub initial_delay: Duration,
+    /// `producer.id.expiration.check.interval.ms`.
+    pub producer_expiration_check: Duration,
+}
+
+impl Default for ManagerSettings {
+    fn default() -> ManagerSettings {
+        ManagerSettings {
+            retention_check: Duration::from_secs(300),
+            initial_delay: Duration::from_secs(30),
+            producer_expiration_check: Duration::from_secs(600),
+        }
+    }
+}
+
+type Key = (String, i32);
+
+/// Answers a log's high watermark, which only replication knows.
+pub type HighWatermarkOf = Rc<dyn Fn(&Log) -> Offset>;
+
+/// The logs of one shard.
+pub struct LogManager {
+    shard: Rc<LogShard>,
+    settings: ManagerSettings,
+    logs: RefCell<BTreeMap<Key, Rc<Log>>>,
+    offline_dirs: RefCell<BTreeSet<PathBuf>>,
+    stopped: Event,
+    stopping: std::cell::Cell<bool>,
+}
+
+impl LogManager {
+    /// Directory failures reported by any log take all logs of that directory offline; `tell` is
+    /// told once per directory.
+    pub fn new(
+        shard: Rc<LogShard>,
+        settings: ManagerSettings,
+        tell: impl Fn(&Path, &LogError) + 'static,
+    ) -> Rc<LogManager> {
+        let manager = Rc::new(LogManager {
+            shard: shard.clone(),
+            settings,
+            logs: RefCell::default(),
+            offline_dirs: RefCell::default(),
+            stopped: Event::new(),
+            stopping: std::cell::Cell::new(false),
+        });
+        let weak = Rc::downgrade(&manager);
+        shard.on_failure(move |log_dir, error| {
+            if let Some(manager) = weak.upgrade()
+                && manager.take_directory_offline(log_dir, error)
+            {
+                tell(log_dir, error);
+            }
+        });
+        manager
+    }
+
+    pub fn shard(&self) -> &Rc<LogShard> {
+        &self.shard
+    }
+
+    /// Opens (or creates) a partition's log, or returns the one that is open.
+    pub async fn open(&self, open: LogOpen) -> Result<(Rc<Log>, RecoveryReport), LogError> {
+        let key = (open.topic.clone(), open.partition);
+        if let Some(log) = self.get(&key.0, key.1) {
+            return Ok((log, RecoveryReport::default()));
+        }
+        let (log, report) = Log::open(&self.shard, open).await?;
+        self.logs.borrow_mut().insert(key, log.clone());
+        Ok((log, report))
+    }
+
+    /// Opens many logs side by side, as at start-up; in the order asked.
+    pub async fn open_all(
+        self: &Rc<Self>,
+        opens: Vec<LogOpen>,
+    ) -> Vec<Result<(Rc<Log>, RecoveryReport), LogError>> {
+        let gate = Rc::new(rt::sync::Semaphore::new(OPEN_AT_ONCE));
+        let mut tasks = Vec::with_capacity(opens.len());
+        for open in opens {
+            let (manager, gate) = (self.clone(), gate.clone());
+            tasks.push(rt::spawn(async move {
+                let _permit = gate.acquire(1).await;
+                manager.open(open).await
+            }));
+        }
+        let mut opened = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            opened.push(task.await);
+        }
+        opened
+    }
+
+    pub fn get(&self, topic: &str, partition: i32) -> Option<Rc<Log>> {
+        self.logs
+            .borrow()
+            .get(&(topic.to_owned(), partition))
+            .cloned()
+    }
+
+    /// All logs, by name.
+    pub fn logs(&self) -> Vec<Rc<Log>> {
+        self.logs.borrow().values().cloned().collect()
+    }
+
+    /// Takes a partition's log out of service and removes its files after
+    /// `file.delete.delay.ms`. The name is free for a new log when this returns.
+    pub async fn delete(&self, topic: &str, partition: i32) -> Result<(), LogError> {
+        let Some(log) = self
+            .logs
+            .borrow_mut()
+            .remove(&(topic.to_owned(), partition))
+        else {
+            return Ok(());
+        };
+        log.mark_deleted().await?;
+        let delay = log.config().file_delete_delay_ms.max(0) as u64;
+        drop(rt::spawn(async move {
+            rt::sleep(Duration::from_millis(delay)).await;
+            if let Err(error) = log.delete_files().await {
+                // The next start removes it.
+                tracing::warn!(dir = %log.dir().display(), %error, "deleted partition not removed");
+            }
+        }));
+        Ok(())
+    }
+
+    /// What the checkpoints of each log directory must say of this shard's logs. Offline logs are
+    /// left out: their directory cannot be written.
+    pub fn checkpoint_facts(&self) -> BTreeMap<PathBuf, Vec<CheckpointFacts>> {
+        let mut facts: BTreeMap<PathBuf, Vec<CheckpointFacts>> = BTreeMap::new();
+        for log in self.logs.borrow().values().filter(|log| !log.is_offline()) {
+            if let Some(log_dir) = log.dir().parent() {
+                facts
+                    .entry(log_dir.to_owned())
+                    .or_default()
+                    .push(log.checkpoint_facts());
+            }
+        }
+        facts
+    }
+
+    /// Starts the periodic work of this shard; it ends with [`LogManager::stop`].
+    pub fn start(self: &Rc<Self>, high_watermark: HighWatermarkOf) {
+        let settings = self.settings;
+        let manager = self.clone();
+        drop(rt::spawn(async move {
+            let mut pause = settings.initial_delay.min(settings.retention_check);
+            while manager.pause(pause).await {
+                pause = settings.retention_check;
+                manager
+                    .apply_retention(rt::wall_ms(), &high_watermark)
+                    .await;
+            }
+        }));
+        let manager = self.clone();
+        drop(rt::spawn(async move {
+            while manager.pause(settings.producer_expiration_check).await {
+                for log in manager.logs() {
+                    log.expire_producers(rt::wall_ms());
+                }
+            }
+        }));
+        let manager = self.clone();
+        drop(rt::spawn(async move {
+            while manager.pause(manager.flush_tick()).await {
+                for log in manager.logs() {
+                    log.flush_if_due(rt::wall_ms());
+                }
+            }
+        }));
+    }
+
+    /// One retention pass over all logs, a breath between them.
+    pub async fn apply_retention(&self, now_ms: i64, high_watermark: &HighWatermarkOf) {
+        for log in self.logs() {
+            log.apply_retention(now_ms, high_watermark(&log));
+            rt::yield_now().await;
+        }
+    }
+
+    /// Ends the periodic work.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+        self.stopped.notify_all();
+    }
+
+    /// Closes every log. Answers the directories of which all logs closed cleanly: only these may
+    /// be marked clean.
+    pub async fn close_all(&self) -> BTreeMap<PathBuf, Result<(), LogError>> {
+        self.stop();
+        let gate = Rc::new(rt::sync::Semaphore::new(OPEN_AT_ONCE));
+        let logs = std::mem::take(&mut *self.logs.borrow_mut());
+        let mut tasks = Vec::with_capacity(logs.len());
+        for log in logs.into_values() {
+            let gate = gate.clone();
+            let log_dir = log.dir().parent().map(Path::to_owned).unwrap_or_default();
+            let task = rt::spawn(async move {
+                let _permit = gate.acquire(1).await;
+                log.close().await
+            });
+            tasks.push((log_dir, task));
+        }
+        let mut closed: BTreeMap<PathBuf, Result<(), LogError>> = BTreeMap::new();
+        for (log_dir, task) in tasks {
+            let outcome = task.await;
+            let all = closed.entry(log_dir).or_insert(Ok(()));
+            if all.is_ok() {
+                *all = outcome;
+            }
+        }
+        closed
+    }
+
+    /// Takes every log of a directory offline; false if that was done before.
+    pub fn take_directory_offline(&self, log_dir: &Path, cause: &LogError) -> bool {
+        if !self.offline_dirs.borrow_mut().insert(log_dir.to_owned()) {
+            return false;
+        }
+        for log in self.logs() {
+            if log.dir().parent() == Some(log_dir) {
+                log.take_offline(cause);
+            }
+        }
+        true
+    }
+
+    fn flush_tick(&self) -> Duration {
+        let logs = self.logs.borrow();
+        let shortest = logs
+            .values()
+            .map(|log| log.config().flush_ms)
+            .min()
+            .unwrap_or(i64::MAX);
+        let half = Duration::from_millis(shortest.max(0) as u64 / 2);
+        half.clamp(FLUSH_TICK_MIN, FLUSH_TICK_MAX)
+    }
+
+    /// Sleeps; false when the manager was stopped.
+    async fn pause(&self, pause: Duration) -> bool {
+        if !self.stopping.get() {
+            rt::select2(rt::sleep(pause), self.stopped.wait()).await;
+        }
+        !self.stopping.get()
+    }
+}
