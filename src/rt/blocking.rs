@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use super::current::{Current, current};
 use super::lane::{OnceReceiver, once};
 use super::ring::pool::{self, Pool};
+use super::sim;
 
 /// Runs `work` on a thread for computations (compression, recovery, hashing of passwords).
 ///
@@ -49,21 +50,53 @@ fn start<T: Send + 'static>(
                     let _ = sender.send(result);
                 }),
             );
-            BlockingTask { result: receiver }
+            BlockingTask {
+                body: Body::Ring(receiver),
+            }
+        }
+        // At once, which is deterministic; the answer takes its time.
+        Current::Sim(executor) => {
+            let delay = Box::pin(sim::IoDelay::of_thread(&executor));
+            BlockingTask {
+                body: Body::Sim {
+                    result: Some(work()),
+                    delay,
+                },
+            }
         }
     }
 }
 
 /// The result to come of blocking work.
 pub struct BlockingTask<T: Send> {
-    result: OnceReceiver<std::thread::Result<T>>,
+    body: Body<T>,
 }
+
+enum Body<T: Send> {
+    Ring(OnceReceiver<std::thread::Result<T>>),
+    Sim {
+        result: Option<T>,
+        delay: Pin<Box<sim::IoDelay>>,
+    },
+}
+
+// The result is moved out, never pinned.
+impl<T: Send> Unpin for BlockingTask<T> {}
 
 impl<T: Send> Future for BlockingTask<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        match Pin::new(&mut self.result).poll(cx) {
+        let receiver = match &mut self.body {
+            Body::Ring(receiver) => receiver,
+            Body::Sim { result, delay } => {
+                return match delay.as_mut().poll(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(()) => result.take().map_or(Poll::Pending, Poll::Ready),
+                };
+            }
+        };
+        match Pin::new(receiver).poll(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(value))) => Poll::Ready(value),
             Poll::Ready(Some(Err(panic))) => std::panic::resume_unwind(panic),

@@ -7,12 +7,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::ring;
+use super::{ring, sim};
 
 /// The executor whose task is being polled on this thread.
 #[derive(Clone)]
 pub(crate) enum Current {
     Ring(Rc<ring::Executor>),
+    Sim(Rc<sim::Executor>),
 }
 
 thread_local! {

@@ -347,13 +347,17 @@ impl<T: Send> Future for OnceReceiver<T> {
 
 impl<T: Send> fmt::Debug for LaneSender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LaneSender").field("room", &self.room()).finish()
+        f.debug_struct("LaneSender")
+            .field("room", &self.room())
+            .finish()
     }
 }
 
 impl<T: Send> fmt::Debug for LaneReceiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LaneReceiver").field("len", &self.len()).finish()
+        f.debug_struct("LaneReceiver")
+            .field("len", &self.len())
+            .finish()
     }
 }
 

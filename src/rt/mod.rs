@@ -14,6 +14,7 @@
 //! | [`lane`] | bounded single-producer single-consumer channel, one-shot reply | across executors |
 //! | [`net`], [`fs`] | TCP and files | any executor |
 //! | [`blocking`] | CPU-heavy or blocking work, off the executor | pool threads |
+//! | [`sim`] | a world of simulated processes | test thread |
 //! | [`run_ring`] | starts the shards and the control executor on real threads | main thread |
 
 mod blocking;
@@ -25,6 +26,7 @@ pub mod net;
 mod random;
 mod ring;
 mod select;
+pub mod sim;
 pub mod sync;
 mod task;
 mod time;

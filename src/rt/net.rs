@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 
 use super::current::{Current, current};
-use super::{blocking, ring};
+use super::{blocking, ring, sim};
 
 /// Accepted connections wait in a queue of this length before the kernel's backlog takes over:
 /// enough for a burst of reconnecting clients, small enough to keep descriptors in sight.
@@ -25,6 +25,7 @@ pub struct Listener(ListenerBody);
 
 enum ListenerBody {
     Ring(ring::net::Listener),
+    Sim(sim::net::Listener),
 }
 
 impl Listener {
@@ -37,6 +38,9 @@ impl Listener {
             Current::Ring(executor) => {
                 ring::net::Listener::bind(&executor, addr).map(|l| Listener(ListenerBody::Ring(l)))
             }
+            Current::Sim(executor) => {
+                sim::net::Listener::bind(&executor, addr).map(|l| Listener(ListenerBody::Sim(l)))
+            }
         }
     }
 
@@ -46,6 +50,8 @@ impl Listener {
         match current() {
             Current::Ring(executor) => ring::net::Listener::bind_shared(&executor, addr)
                 .map(|l| Listener(ListenerBody::Ring(l))),
+            Current::Sim(executor) => sim::net::Listener::bind_shared(&executor, addr)
+                .map(|l| Listener(ListenerBody::Sim(l))),
         }
     }
 
@@ -53,6 +59,7 @@ impl Listener {
     pub fn local_addr(&self) -> SocketAddr {
         match &self.0 {
             ListenerBody::Ring(listener) => listener.local_addr(),
+            ListenerBody::Sim(listener) => listener.local_addr(),
         }
     }
 
@@ -66,6 +73,10 @@ impl Listener {
                 let (stream, peer) = listener.accept().await?;
                 Ok((Stream(StreamBody::Ring(stream)), peer))
             }
+            ListenerBody::Sim(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Stream(StreamBody::Sim(stream)), peer))
+            }
         }
     }
 }
@@ -75,6 +86,7 @@ pub struct Stream(StreamBody);
 
 enum StreamBody {
     Ring(ring::net::Stream),
+    Sim(sim::net::Stream),
 }
 
 impl Stream {
@@ -83,18 +95,23 @@ impl Stream {
             Current::Ring(_) => ring::net::Stream::connect(addr)
                 .await
                 .map(|s| Stream(StreamBody::Ring(s))),
+            Current::Sim(executor) => sim::net::Stream::connect(&executor, addr)
+                .await
+                .map(|s| Stream(StreamBody::Sim(s))),
         }
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.0 {
             StreamBody::Ring(stream) => stream.peer_addr(),
+            StreamBody::Sim(stream) => stream.peer_addr(),
         }
     }
 
     pub fn local_addr(&self) -> SocketAddr {
         match &self.0 {
             StreamBody::Ring(stream) => stream.local_addr(),
+            StreamBody::Sim(stream) => stream.local_addr(),
         }
     }
 
@@ -108,6 +125,13 @@ impl Stream {
                     WriteHalf(WriteBody::Ring(write)),
                 )
             }
+            StreamBody::Sim(stream) => {
+                let (read, write) = stream.split();
+                (
+                    ReadHalf(ReadBody::Sim(read)),
+                    WriteHalf(WriteBody::Sim(write)),
+                )
+            }
         }
     }
 
@@ -115,6 +139,7 @@ impl Stream {
     pub fn reset(self) {
         match self.0 {
             StreamBody::Ring(stream) => stream.reset(),
+            StreamBody::Sim(stream) => stream.reset(),
         }
     }
 }
@@ -124,6 +149,7 @@ pub struct ReadHalf(ReadBody);
 
 enum ReadBody {
     Ring(ring::net::ReadHalf),
+    Sim(sim::net::ReadHalf),
 }
 
 impl ReadHalf {
@@ -136,12 +162,14 @@ impl ReadHalf {
         }
         match &mut self.0 {
             ReadBody::Ring(half) => half.read(buf).await,
+            ReadBody::Sim(half) => half.read(buf).await,
         }
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.0 {
             ReadBody::Ring(half) => half.peer_addr(),
+            ReadBody::Sim(half) => half.peer_addr(),
         }
     }
 }
@@ -151,6 +179,7 @@ pub struct WriteHalf(WriteBody);
 
 enum WriteBody {
     Ring(ring::net::WriteHalf),
+    Sim(sim::net::WriteHalf),
 }
 
 impl WriteHalf {
@@ -160,6 +189,7 @@ impl WriteHalf {
     pub async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
         match &mut self.0 {
             WriteBody::Ring(half) => half.write_all(parts).await,
+            WriteBody::Sim(half) => half.write_all(parts).await,
         }
     }
 
@@ -167,6 +197,10 @@ impl WriteHalf {
     pub async fn shutdown(&mut self) -> io::Result<()> {
         match &mut self.0 {
             WriteBody::Ring(half) => half.shutdown(),
+            WriteBody::Sim(half) => {
+                half.shutdown();
+                Ok(())
+            }
         }
     }
 
@@ -174,12 +208,14 @@ impl WriteHalf {
     pub fn close_both(&mut self) {
         match &mut self.0 {
             WriteBody::Ring(half) => half.close_both(),
+            WriteBody::Sim(half) => half.close_both(),
         }
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
         match &self.0 {
             WriteBody::Ring(half) => half.peer_addr(),
+            WriteBody::Sim(half) => half.peer_addr(),
         }
     }
 }
@@ -194,6 +230,7 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
     match current() {
+        Current::Sim(executor) => sim::net::resolve(&executor, host, port),
         Current::Ring(_) => {
             let host = host.to_owned();
             let found = blocking::blocking_io(move || {

@@ -9,6 +9,7 @@ use super::current::{Current, try_current};
 pub fn random_u64() -> u64 {
     match try_current() {
         None | Some(Current::Ring(_)) => fastrand::u64(..),
+        Some(Current::Sim(executor)) => executor.random(),
     }
 }
 
@@ -30,5 +31,6 @@ pub fn fill_random(bytes: &mut [u8]) {
         None | Some(Current::Ring(_)) => {
             getrandom::fill(bytes).expect("the kernel's random source failed");
         }
+        Some(Current::Sim(executor)) => executor.fill_random(bytes),
     }
 }

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use super::current::{Current, current};
-use super::ring;
+use super::{ring, sim};
 
 /// Spawns `future` on the current executor. It runs for the first time after the current task has
 /// yielded, never inside this call.
@@ -25,6 +25,11 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
             ring::schedule(body);
             task
         }
+        Current::Sim(executor) => {
+            let (task, body) = prepare(&executor.register, future);
+            executor.schedule(body);
+            task
+        }
     }
 }
 
@@ -33,6 +38,7 @@ pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
 pub async fn yield_now() {
     match current() {
         Current::Ring(_) => ring::yield_now().await,
+        Current::Sim(executor) => sim::YieldNow::new(executor).await,
     }
 }
 
@@ -247,6 +253,8 @@ impl<F: Future> Drop for TaskFuture<F> {
 
 impl<T> fmt::Debug for Task<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("finished", &self.is_finished()).finish()
+        f.debug_struct("Task")
+            .field("finished", &self.is_finished())
+            .finish()
     }
 }

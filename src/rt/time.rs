@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::current::{Current, current, try_current};
-use super::ring;
+use super::{ring, sim};
 
 /// A point on the monotonic clock, in nanoseconds since the machine's (or the simulated node's)
 /// boot. Comparable within one machine only.
@@ -85,6 +85,7 @@ impl fmt::Debug for Instant {
 pub fn now() -> Instant {
     match try_current() {
         None | Some(Current::Ring(_)) => ring::sys::monotonic(),
+        Some(Current::Sim(executor)) => executor.now(),
     }
 }
 
@@ -95,6 +96,7 @@ pub fn wall_ms() -> i64 {
             Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
             Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
         },
+        Some(Current::Sim(executor)) => executor.wall_ms(),
     }
 }
 
@@ -102,6 +104,7 @@ pub fn wall_ms() -> i64 {
 pub async fn sleep(duration: Duration) {
     match current() {
         Current::Ring(_) => ring::sleep(duration).await,
+        Current::Sim(executor) => sim::Sleep::new(executor, duration).await,
     }
 }
 

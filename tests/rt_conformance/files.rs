@@ -26,13 +26,17 @@ on_both_bodies!(
 );
 
 fn pattern(len: usize, seed: u8) -> Bytes {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect()
 }
 
 async fn written_bytes_come_back(env: Env) {
     let path = env.dir.join("a");
     let file = File::open(&path, OpenOptions::CREATE).await.unwrap();
-    let written = file.write_now(0, &[IoSlice::new(b"hello "), IoSlice::new(b"world")]).unwrap();
+    let written = file
+        .write_now(0, &[IoSlice::new(b"hello "), IoSlice::new(b"world")])
+        .unwrap();
     assert_eq!(written, 11);
     assert_eq!(file.read_at(0, 11).await.unwrap(), &b"hello world"[..]);
     assert_eq!(file.write_now(6, &[IoSlice::new(b"there")]).unwrap(), 5);
@@ -46,19 +50,29 @@ async fn written_bytes_come_back(env: Env) {
 }
 
 async fn reads_are_short_only_at_the_end(env: Env) {
-    let file = File::open(env.dir.join("a"), OpenOptions::CREATE).await.unwrap();
+    let file = File::open(env.dir.join("a"), OpenOptions::CREATE)
+        .await
+        .unwrap();
     let data = pattern(3_000_001, 1);
     file.write_all_at(0, vec![data.clone()]).await.unwrap();
     assert_eq!(file.read_at(0, data.len()).await.unwrap(), data);
-    assert_eq!(file.read_at(5, 2_500_000).await.unwrap(), data.slice(5..2_500_005));
-    assert_eq!(file.read_at(3_000_000, 4096).await.unwrap(), data.slice(3_000_000..));
+    assert_eq!(
+        file.read_at(5, 2_500_000).await.unwrap(),
+        data.slice(5..2_500_005)
+    );
+    assert_eq!(
+        file.read_at(3_000_000, 4096).await.unwrap(),
+        data.slice(3_000_000..)
+    );
     assert_eq!(file.read_at(3_000_001, 10).await.unwrap().len(), 0);
     assert_eq!(file.read_at(9_000_000, 10).await.unwrap().len(), 0);
     assert_eq!(file.read_at(0, 0).await.unwrap().len(), 0);
 }
 
 async fn large_vectored_writes_keep_their_order(env: Env) {
-    let file = File::open(env.dir.join("a"), OpenOptions::CREATE).await.unwrap();
+    let file = File::open(env.dir.join("a"), OpenOptions::CREATE)
+        .await
+        .unwrap();
     // More parts than one call takes, an empty one, and parts above the chunk limit.
     let mut parts: Vec<Bytes> = (0..3000).map(|i| pattern(100 + i % 7, i as u8)).collect();
     parts.insert(5, Bytes::new());
@@ -72,7 +86,9 @@ async fn large_vectored_writes_keep_their_order(env: Env) {
 }
 
 async fn cached_reads_agree_with_reads(env: Env) {
-    let file = File::open(env.dir.join("a"), OpenOptions::CREATE).await.unwrap();
+    let file = File::open(env.dir.join("a"), OpenOptions::CREATE)
+        .await
+        .unwrap();
     let data = pattern(300_000, 3);
     file.write_all_at(0, vec![data.clone()]).await.unwrap();
     // Just written, so in memory; but the page cache may drop pages at any time.
@@ -96,13 +112,17 @@ async fn lengths_follow_writes_and_cuts(env: Env) {
     assert_eq!(file.read_at(0, 100).await.unwrap(), vec![0u8; 60]);
     assert_eq!(fs::file_len(&path).await.unwrap(), 60);
     // A second handle sees the same file.
-    let other = File::open(&path, OpenOptions::READ_WRITE.truncate()).await.unwrap();
+    let other = File::open(&path, OpenOptions::READ_WRITE.truncate())
+        .await
+        .unwrap();
     assert_eq!(other.len().unwrap(), 0);
     assert_eq!(file.len().unwrap(), 0);
 }
 
 async fn preallocation_keeps_or_sets_the_length(env: Env) {
-    let file = File::open(env.dir.join("a"), OpenOptions::CREATE).await.unwrap();
+    let file = File::open(env.dir.join("a"), OpenOptions::CREATE)
+        .await
+        .unwrap();
     file.write_now(0, &[IoSlice::new(b"abc")]).unwrap();
     file.preallocate(1 << 20, true).await.unwrap();
     assert_eq!(file.len().unwrap(), 3);
@@ -116,7 +136,9 @@ async fn preallocation_keeps_or_sets_the_length(env: Env) {
 
 async fn direct_files_take_aligned_writes_only(env: Env) {
     let path = env.dir.join("d");
-    let file = File::open(&path, OpenOptions::CREATE.direct()).await.unwrap();
+    let file = File::open(&path, OpenOptions::CREATE.direct())
+        .await
+        .unwrap();
     assert!(file.is_direct());
     assert!(file.alignment() >= 512 || file.alignment() == 1);
     let mut buf = AlignedBuf::zeroed(5000);
@@ -125,16 +147,26 @@ async fn direct_files_take_aligned_writes_only(env: Env) {
     buf.copy_from_slice(&pattern(8192, 5));
     let (result, mut buf) = file.write_aligned_at(0, buf).await;
     result.unwrap();
-    assert_eq!(&buf[..], &pattern(8192, 5)[..], "the buffer comes back unchanged");
+    assert_eq!(
+        &buf[..],
+        &pattern(8192, 5)[..],
+        "the buffer comes back unchanged"
+    );
     buf.fill(7);
     let (result, buf) = file.write_aligned_at(4096, buf).await;
     result.unwrap();
     let (result, _) = file.write_aligned_at(100, buf).await;
     assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(file.write_now(0, &[IoSlice::new(b"x")]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        file.write_now(0, &[IoSlice::new(b"x")]).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
     file.sync_data().await.unwrap();
     // Unaligned reads are fine.
-    assert_eq!(file.read_at(10, 100).await.unwrap(), pattern(8192, 5).slice(10..110));
+    assert_eq!(
+        file.read_at(10, 100).await.unwrap(),
+        pattern(8192, 5).slice(10..110)
+    );
     assert_eq!(file.read_at(4090, 12).await.unwrap()[6..], [7; 6]);
     assert_eq!(file.len().unwrap(), 12288);
     // A buffered handle of the same file sees it.
@@ -144,17 +176,26 @@ async fn direct_files_take_aligned_writes_only(env: Env) {
 
 async fn open_options_mean_what_they_say(env: Env) {
     let path = env.dir.join("a");
-    let missing = File::open(&path, OpenOptions::READ_WRITE).await.err().unwrap();
+    let missing = File::open(&path, OpenOptions::READ_WRITE)
+        .await
+        .err()
+        .unwrap();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     let file = File::open(&path, OpenOptions::CREATE_NEW).await.unwrap();
     file.write_now(0, &[IoSlice::new(b"abc")]).unwrap();
-    let exists = File::open(&path, OpenOptions::CREATE_NEW).await.err().unwrap();
+    let exists = File::open(&path, OpenOptions::CREATE_NEW)
+        .await
+        .err()
+        .unwrap();
     assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
     let kept = File::open(&path, OpenOptions::CREATE).await.unwrap();
     assert_eq!(kept.len().unwrap(), 3);
     let read_only = File::open(&path, OpenOptions::READ).await.unwrap();
     assert!(read_only.write_now(0, &[IoSlice::new(b"x")]).is_err());
-    let no_parent = File::open(env.dir.join("no/a"), OpenOptions::CREATE).await.err().unwrap();
+    let no_parent = File::open(env.dir.join("no/a"), OpenOptions::CREATE)
+        .await
+        .err()
+        .unwrap();
     assert_eq!(no_parent.kind(), ErrorKind::NotFound);
 }
 
@@ -173,9 +214,15 @@ async fn renames_replace_and_open_files_live_on(env: Env) {
     assert!(!fs::exists(&b).await.unwrap());
     // Directories rename with what is in them.
     fs::create_dir_all(env.dir.join("t-0")).await.unwrap();
-    fs::write_atomic(env.dir.join("t-0/x"), *b"1").await.unwrap();
-    let inside = File::open(env.dir.join("t-0/x"), OpenOptions::READ_WRITE).await.unwrap();
-    fs::rename(env.dir.join("t-0"), env.dir.join("t-0.delete")).await.unwrap();
+    fs::write_atomic(env.dir.join("t-0/x"), *b"1")
+        .await
+        .unwrap();
+    let inside = File::open(env.dir.join("t-0/x"), OpenOptions::READ_WRITE)
+        .await
+        .unwrap();
+    fs::rename(env.dir.join("t-0"), env.dir.join("t-0.delete"))
+        .await
+        .unwrap();
     inside.write_now(1, &[IoSlice::new(b"2")]).unwrap();
     assert_eq!(fs::read(env.dir.join("t-0.delete/x")).await.unwrap(), b"12");
     fs::sync_dir(&env.dir).await.unwrap();
@@ -187,18 +234,27 @@ async fn atomic_writes_leave_no_temporary(env: Env) {
         fs::write_atomic(&path, vec![round; 100]).await.unwrap();
         assert_eq!(fs::read(&path).await.unwrap(), vec![round; 100]);
     }
-    let names: Vec<String> =
-        fs::read_dir(&env.dir).await.unwrap().into_iter().map(|e| e.name).collect();
+    let names: Vec<String> = fs::read_dir(&env.dir)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|e| e.name)
+        .collect();
     assert_eq!(names, ["checkpoint"]);
 }
 
 async fn directories_list_what_is_in_them(env: Env) {
     fs::create_dir_all(env.dir.join("x/y/z")).await.unwrap();
     fs::create_dir_all(env.dir.join("x/y/z")).await.unwrap();
-    fs::write_atomic(env.dir.join("x/file"), vec![1; 42]).await.unwrap();
+    fs::write_atomic(env.dir.join("x/file"), vec![1; 42])
+        .await
+        .unwrap();
     let entries = fs::read_dir(env.dir.join("x")).await.unwrap();
     assert_eq!(entries.len(), 2);
-    assert_eq!((entries[0].name.as_str(), entries[0].is_dir, entries[0].len), ("file", false, 42));
+    assert_eq!(
+        (entries[0].name.as_str(), entries[0].is_dir, entries[0].len),
+        ("file", false, 42)
+    );
     assert_eq!((entries[1].name.as_str(), entries[1].is_dir), ("y", true));
     fs::remove_dir_all(env.dir.join("x")).await.unwrap();
     assert!(!fs::exists(env.dir.join("x")).await.unwrap());
@@ -216,10 +272,22 @@ async fn a_lock_excludes_and_is_released_by_drop(env: Env) {
 
 async fn missing_paths_are_not_found(env: Env) {
     let path = env.dir.join("nope");
-    assert_eq!(fs::read(&path).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::file_len(&path).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::remove_file(&path).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::read_dir(&path).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        fs::read(&path).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        fs::file_len(&path).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        fs::remove_file(&path).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        fs::read_dir(&path).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     let renamed = fs::rename(&path, env.dir.join("b")).await.unwrap_err();
     assert_eq!(renamed.kind(), ErrorKind::NotFound);
     let written = fs::write_atomic(path.join("x"), *b"1").await.unwrap_err();
@@ -238,7 +306,11 @@ async fn syncs_of_many_files_overlap(env: Env) {
         });
     }
     let read = highwater::rt::join_all(syncs).await;
-    assert!(read.iter().enumerate().all(|(i, bytes)| bytes[..] == [i as u8]));
+    assert!(
+        read.iter()
+            .enumerate()
+            .all(|(i, bytes)| bytes[..] == [i as u8])
+    );
 }
 
 async fn space_is_reported(env: Env) {

@@ -20,6 +20,14 @@ macro_rules! cross_executor {
     ($($case:ident),+ $(,)?) => {
         mod cross {
             mod ring { $(#[test] fn $case() { super::super::$case(crate::support::Body::Ring); })+ }
+            mod sim {
+                // Fewer seeds: these run long.
+                $(#[test] fn $case() {
+                    for seed in 0..3 {
+                        super::super::$case(crate::support::Body::Sim(seed));
+                    }
+                })+
+            }
         }
     };
 }
@@ -34,13 +42,12 @@ cross_executor!(
 async fn a_full_lane_holds_senders_back_in_order(_env: Env) {
     let (sender, mut receiver) = pair::<u32>(2);
     let sender = std::rc::Rc::new(sender);
-    let tasks: Vec<_> = (0..6)
-        .map(|i| {
-            let sender = sender.clone();
-            rt::spawn(async move { sender.send(i).await.unwrap() })
-        })
-        .collect();
-    rt::yield_now().await;
+    let mut tasks = Vec::new();
+    for i in 0..6 {
+        let sender = sender.clone();
+        tasks.push(rt::spawn(async move { sender.send(i).await.unwrap() }));
+        rt::yield_now().await;
+    }
     assert_eq!(receiver.len(), 2);
     assert_eq!(sender.try_send(99), Err(TrySendError::Full(99)));
     let mut got = Vec::new();
@@ -82,6 +89,7 @@ async fn a_dropped_send_does_not_block_the_others(_env: Env) {
         let sender = sender.clone();
         async move { sender.send(1).await.unwrap() }
     });
+    rt::yield_now().await;
     let next = rt::spawn({
         let sender = sender.clone();
         async move { sender.send(2).await.unwrap() }
@@ -97,6 +105,7 @@ async fn a_dropped_send_does_not_block_the_others(_env: Env) {
         let sender = sender.clone();
         async move { sender.send(4).await.unwrap() }
     });
+    rt::yield_now().await;
     let next = rt::spawn({
         let sender = sender.clone();
         async move { sender.send(5).await.unwrap() }
@@ -106,7 +115,9 @@ async fn a_dropped_send_does_not_block_the_others(_env: Env) {
     head.cancel_detached();
     let got = rt::timeout(Duration::from_secs(1), receiver.recv()).await;
     assert!(matches!(got, Ok(Some(4 | 5))), "{got:?}");
-    let _ = rt::timeout(Duration::from_secs(1), next).await.expect("the second sender hangs");
+    let _ = rt::timeout(Duration::from_secs(1), next)
+        .await
+        .expect("the second sender hangs");
 }
 
 async fn a_once_delivers_or_ends(_env: Env) {
@@ -170,7 +181,10 @@ fn values_cross_in_order_under_backpressure(body: Body) {
 
 fn lanes_both_ways<T: Send, U: Send>(
     capacity: usize,
-) -> (Slot<(LaneSender<T>, LaneReceiver<U>)>, Slot<(LaneSender<U>, LaneReceiver<T>)>) {
+) -> (
+    Slot<(LaneSender<T>, LaneReceiver<U>)>,
+    Slot<(LaneSender<U>, LaneReceiver<T>)>,
+) {
     let (to, from_first) = pair::<T>(capacity);
     let (back, to_first) = pair::<U>(capacity);
     (slot((to, to_first)), slot((back, from_first)))

@@ -51,7 +51,10 @@ fn a_lone_request_does_not_hang() {
     }
     println!("{requests} requests in {runs} runs, the slowest took {slow:?}");
     assert!(requests > 1000);
-    assert!(slow < Duration::from_secs(1), "a lone request took {slow:?}");
+    assert!(
+        slow < Duration::from_secs(1),
+        "a lone request took {slow:?}"
+    );
 }
 
 fn lone_client(port: &Mutex<Option<std::net::SocketAddr>>) -> (u64, Duration) {
@@ -65,7 +68,9 @@ fn lone_client(port: &Mutex<Option<std::net::SocketAddr>>) -> (u64, Duration) {
     let mut stream = std::net::TcpStream::connect(addr).unwrap();
     stream.set_nodelay(true).unwrap();
     // A hang fails the test instead of blocking it.
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
     let until = Instant::now() + Duration::from_millis(300);
     let (mut done, mut worst) = (0, Duration::ZERO);
     let mut buf = [0u8; 64];
@@ -94,7 +99,10 @@ fn a_wake_from_a_thread_is_never_lost() {
             to.try_send(i).unwrap();
             let sent = Instant::now();
             while counter.load(Ordering::Acquire) != i {
-                assert!(sent.elapsed() < Duration::from_secs(2), "wake-up {i} was lost");
+                assert!(
+                    sent.elapsed() < Duration::from_secs(2),
+                    "wake-up {i} was lost"
+                );
                 std::hint::spin_loop();
             }
             if i % 64 == 0 {
@@ -119,16 +127,25 @@ fn a_wake_from_a_thread_is_never_lost() {
 
 #[test]
 fn a_panic_ends_all_executors_and_names_the_thread() {
-    let result = run_ring(RingPlan { shards: 2, ..RingPlan::default() }, |index| async move {
-        if index.index == 1 {
-            rt::sleep(Duration::from_millis(5)).await;
-            panic!("shard trouble");
-        }
-        std::future::pending::<()>().await;
-    });
+    let result = run_ring(
+        RingPlan {
+            shards: 2,
+            ..RingPlan::default()
+        },
+        |index| async move {
+            if index.index == 1 {
+                rt::sleep(Duration::from_millis(5)).await;
+                panic!("shard trouble");
+            }
+            std::future::pending::<()>().await;
+        },
+    );
     match result {
         Err(RunError::Panicked { name, message }) => {
-            assert_eq!((name.as_str(), message.as_str()), ("shard-1", "shard trouble"));
+            assert_eq!(
+                (name.as_str(), message.as_str()),
+                ("shard-1", "shard trouble")
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -179,7 +196,11 @@ fn pinned_shards_run_each_on_its_core() {
     if cores < 2 {
         return;
     }
-    let plan = RingPlan { shards: 2, pin: true, spin: None };
+    let plan = RingPlan {
+        shards: 2,
+        pin: true,
+        spin: None,
+    };
     run_ring(plan, |index| async move {
         let allowed = core_affinity::get_core_ids().unwrap_or_default();
         if index.is_control() {
@@ -201,14 +222,23 @@ fn idle_executors_use_no_processor_time() {
         let nanos = stat.split_whitespace().next().unwrap();
         Duration::from_nanos(nanos.parse().unwrap())
     }
-    run_ring(RingPlan { shards: 2, ..RingPlan::default() }, |_| async {
-        rt::sleep(Duration::from_millis(300)).await;
-        let before = used();
-        rt::sleep(Duration::from_secs(1)).await;
-        let idle = used() - before;
-        println!("{idle:?} of processor time in an idle second");
-        assert!(idle < Duration::from_millis(10), "{idle:?} in an idle second");
-    })
+    run_ring(
+        RingPlan {
+            shards: 2,
+            ..RingPlan::default()
+        },
+        |_| async {
+            rt::sleep(Duration::from_millis(300)).await;
+            let before = used();
+            rt::sleep(Duration::from_secs(1)).await;
+            let idle = used() - before;
+            println!("{idle:?} of processor time in an idle second");
+            assert!(
+                idle < Duration::from_millis(10),
+                "{idle:?} in an idle second"
+            );
+        },
+    )
     .unwrap();
 }
 
@@ -224,7 +254,10 @@ fn bytes_written_before_a_drop_arrive() {
         for _ in 0..50 {
             let sending = rt::spawn(async move {
                 let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
-                write.write_all(&[Bytes::from(vec![9; 100_000])]).await.unwrap();
+                write
+                    .write_all(&[Bytes::from(vec![9; 100_000])])
+                    .await
+                    .unwrap();
             });
             let (stream, _) = listener.accept().await.unwrap();
             let (mut read, _write) = stream.split();

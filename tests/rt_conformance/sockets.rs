@@ -45,7 +45,12 @@ async fn pair(env: &Env) -> (Stream, Stream, Listener) {
 async fn read_exact(half: &mut ReadHalf, len: usize) -> Bytes {
     let mut buf = BytesMut::with_capacity(len);
     while buf.len() < len {
-        assert_ne!(half.read(&mut buf).await.unwrap(), 0, "stream ended at {} of {len}", buf.len());
+        assert_ne!(
+            half.read(&mut buf).await.unwrap(),
+            0,
+            "stream ended at {} of {len}",
+            buf.len()
+        );
     }
     buf.freeze()
 }
@@ -111,15 +116,28 @@ async fn a_half_close_ends_only_one_direction(env: Env) {
     let (client, server, _listener) = pair(&env).await;
     let (mut client_read, mut client_write) = client.split();
     let (mut server_read, mut server_write) = server.split();
-    client_write.write_all(&[Bytes::from_static(b"last words")]).await.unwrap();
+    client_write
+        .write_all(&[Bytes::from_static(b"last words")])
+        .await
+        .unwrap();
     client_write.shutdown().await.unwrap();
     assert_eq!(read_exact(&mut server_read, 10).await, &b"last words"[..]);
     let mut buf = BytesMut::with_capacity(10);
     assert_eq!(server_read.read(&mut buf).await.unwrap(), 0);
-    assert_eq!(server_read.read(&mut buf).await.unwrap(), 0, "the end stays the end");
-    server_write.write_all(&[Bytes::from_static(b"still here")]).await.unwrap();
+    assert_eq!(
+        server_read.read(&mut buf).await.unwrap(),
+        0,
+        "the end stays the end"
+    );
+    server_write
+        .write_all(&[Bytes::from_static(b"still here")])
+        .await
+        .unwrap();
     assert_eq!(read_exact(&mut client_read, 10).await, &b"still here"[..]);
-    let error = client_write.write_all(&[Bytes::from_static(b"x")]).await.unwrap_err();
+    let error = client_write
+        .write_all(&[Bytes::from_static(b"x")])
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
@@ -138,7 +156,10 @@ async fn a_big_vectored_write_survives_a_slow_reader(env: Env) {
     });
     let (mut read, _server_write) = server.split();
     rt::sleep(Duration::from_millis(20)).await;
-    assert!(!writing.is_finished(), "the write did not wait for the reader");
+    assert!(
+        !writing.is_finished(),
+        "the write did not wait for the reader"
+    );
     let mut got = BytesMut::new();
     let mut reads = 0;
     loop {
@@ -164,10 +185,19 @@ async fn a_reset_is_an_error(env: Env) {
     });
     rt::sleep(Duration::from_millis(2)).await;
     client.reset();
-    assert_eq!(reading.await.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    let error = write.write_all(&[Bytes::from_static(b"x")]).await.unwrap_err();
+    assert_eq!(
+        reading.await.unwrap_err().kind(),
+        ErrorKind::ConnectionReset
+    );
+    let error = write
+        .write_all(&[Bytes::from_static(b"x")])
+        .await
+        .unwrap_err();
     assert!(
-        matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+        matches!(
+            error.kind(),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+        ),
         "{error:?}"
     );
 }
@@ -183,11 +213,15 @@ async fn a_refused_connection_is_an_error(env: Env) {
 
 async fn a_port_in_use_is_an_error(env: Env) {
     let first = Listener::bind(env.addr).unwrap();
-    let error = Listener::bind(first.local_addr()).err().expect("the port is taken");
+    let error = Listener::bind(first.local_addr())
+        .err()
+        .expect("the port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     // Also once it is shared.
     let _second = Listener::bind_shared(first.local_addr()).unwrap();
-    let error = Listener::bind(first.local_addr()).err().expect("the port is taken");
+    let error = Listener::bind(first.local_addr())
+        .err()
+        .expect("the port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
@@ -274,7 +308,9 @@ async fn a_dropped_listener_refuses(env: Env) {
     // The connection that nobody took ends instead of hanging.
     let (mut read, _write) = client.split();
     let mut buf = BytesMut::with_capacity(1);
-    let ended = rt::timeout(Duration::from_secs(2), read.read(&mut buf)).await.expect("hangs");
+    let ended = rt::timeout(Duration::from_secs(2), read.read(&mut buf))
+        .await
+        .expect("hangs");
     assert!(matches!(ended, Ok(0) | Err(_)));
     assert!(Stream::connect(addr).await.is_err());
     // The address is free again.
@@ -317,7 +353,9 @@ async fn closing_both_directions_ends_the_own_read(env: Env) {
     });
     rt::sleep(Duration::from_millis(1)).await;
     write.close_both();
-    let ended = rt::timeout(Duration::from_secs(2), reading).await.expect("the read hangs");
+    let ended = rt::timeout(Duration::from_secs(2), reading)
+        .await
+        .expect("the read hangs");
     assert!(matches!(ended, Ok(0) | Err(_)));
 }
 

@@ -77,7 +77,10 @@ async fn cancelling_drops_the_future(_env: Env) {
     rt::yield_now().await;
     assert!(!task.is_finished());
     assert_eq!(task.cancel().await, None);
-    assert!(dropped.get(), "cancel returned before the future was dropped");
+    assert!(
+        dropped.get(),
+        "cancel returned before the future was dropped"
+    );
     // A task that never ran is dropped too.
     let dropped = Rc::new(Cell::new(false));
     let guard = SetOnDrop(dropped.clone());
@@ -167,7 +170,11 @@ async fn a_timeout_gives_up_and_drops(_env: Env) {
     assert_eq!(result, Err(rt::Elapsed));
     assert!(start.elapsed() >= limit);
     assert!(dropped.get());
-    assert_eq!(rt::timeout(Duration::ZERO, async { 5 }).await, Ok(5), "a ready future wins");
+    assert_eq!(
+        rt::timeout(Duration::ZERO, async { 5 }).await,
+        Ok(5),
+        "a ready future wins"
+    );
     let in_time = rt::timeout(Duration::from_secs(5), rt::sleep(Duration::from_millis(1))).await;
     assert_eq!(in_time, Ok(()));
 }
@@ -194,7 +201,10 @@ async fn the_clock_never_goes_back(_env: Env) {
 
 async fn the_wall_clock_moves_with_the_time(_env: Env) {
     let before = rt::wall_ms();
-    assert!(before > 1_600_000_000_000, "the wall clock counts from 1970");
+    assert!(
+        before > 1_600_000_000_000,
+        "the wall clock counts from 1970"
+    );
     rt::sleep(Duration::from_millis(30)).await;
     let passed = rt::wall_ms() - before;
     assert!((20..10_000).contains(&passed), "{passed} ms for 30");
@@ -228,18 +238,27 @@ async fn yielding_lets_timers_fire(_env: Env) {
     }));
     let start = rt::now();
     while !fired.get() {
-        assert!(start.elapsed() < Duration::from_secs(5), "the timer starves");
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "the timer starves"
+        );
         rt::yield_now().await;
     }
 }
 
 async fn select_prefers_earlier_arms(_env: Env) {
-    assert_eq!(rt::select2(async { 1 }, async { 2 }).await, rt::Either2::First(1));
+    assert_eq!(
+        rt::select2(async { 1 }, async { 2 }).await,
+        rt::Either2::First(1)
+    );
     let slow = rt::sleep(Duration::from_millis(50));
     assert_eq!(rt::select2(slow, async { 2 }).await, rt::Either2::Second(2));
     let never = std::future::pending::<()>();
     let never_either = std::future::pending::<()>();
-    assert_eq!(rt::select3(never, never_either, async { 3 }).await, rt::Either3::Third(3));
+    assert_eq!(
+        rt::select3(never, never_either, async { 3 }).await,
+        rt::Either3::Third(3)
+    );
 }
 
 async fn blocking_work_gives_its_result(_env: Env) {

@@ -6,13 +6,14 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::rt::current::{Current, current};
-use crate::rt::ring;
+use crate::rt::{ring, sim};
 
 /// A zeroed buffer aligned to 4096 bytes, for [`super::File::write_aligned_at`].
 pub struct AlignedBuf(pub(in crate::rt) AlignedBody);
 
 pub(in crate::rt) enum AlignedBody {
     Ring(ring::file::DmaBuf),
+    Sim(sim::AlignedVec),
 }
 
 impl AlignedBuf {
@@ -24,6 +25,7 @@ impl AlignedBuf {
         let len = len.max(1).next_multiple_of(Self::ALIGN);
         match current() {
             Current::Ring(_) => AlignedBuf(AlignedBody::Ring(ring::file::DmaBuf::zeroed(len))),
+            Current::Sim(_) => AlignedBuf(AlignedBody::Sim(sim::AlignedVec::zeroed(len))),
         }
     }
 }
@@ -34,6 +36,7 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             AlignedBody::Ring(buf) => buf.as_slice(),
+            AlignedBody::Sim(buf) => buf.as_slice(),
         }
     }
 }
@@ -42,6 +45,7 @@ impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.0 {
             AlignedBody::Ring(buf) => buf.as_mut_slice(),
+            AlignedBody::Sim(buf) => buf.as_mut_slice(),
         }
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::aligned::{AlignedBody, AlignedBuf};
 use crate::rt::current::{Current, current};
-use crate::rt::ring;
+use crate::rt::{ring, sim};
 
 /// Most bytes one [`File::write_now`] takes. A page-cache write of 1 MiB keeps the executor for
 /// about 230 microseconds; more would delay every other connection of the shard.
@@ -80,6 +80,7 @@ pub struct File(FileBody);
 #[derive(Clone)]
 enum FileBody {
     Ring(ring::file::File),
+    Sim(sim::File),
 }
 
 impl File {
@@ -88,6 +89,9 @@ impl File {
             Current::Ring(_) => ring::file::File::open(path.as_ref(), options)
                 .await
                 .map(|file| File(FileBody::Ring(file))),
+            Current::Sim(executor) => sim::File::open(&executor, path.as_ref(), options)
+                .await
+                .map(|file| File(FileBody::Sim(file))),
         }
     }
 
@@ -99,6 +103,7 @@ impl File {
     pub fn write_now(&self, position: u64, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match &self.0 {
             FileBody::Ring(file) => file.write_now(position, parts),
+            FileBody::Sim(file) => file.write_now(position, parts),
         }
     }
 
@@ -156,6 +161,12 @@ impl File {
                 let (result, buf) = file.write_dma_at(position, buf).await;
                 (result, AlignedBuf(AlignedBody::Ring(buf)))
             }
+            (FileBody::Sim(file), AlignedBody::Sim(buf)) => {
+                let result = file.write_aligned_at(position, buf.as_slice()).await;
+                (result, AlignedBuf(AlignedBody::Sim(buf)))
+            }
+            // A buffer made on another executor.
+            (_, buf) => (Err(io::ErrorKind::InvalidInput.into()), AlignedBuf(buf)),
         }
     }
 
@@ -164,6 +175,7 @@ impl File {
     pub async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
         match &self.0 {
             FileBody::Ring(file) => file.read_at(position, len).await,
+            FileBody::Sim(file) => file.read_at(position, len).await,
         }
     }
 
@@ -172,6 +184,7 @@ impl File {
     pub fn try_read_cached(&self, position: u64, len: usize) -> Option<io::Result<Bytes>> {
         match &self.0 {
             FileBody::Ring(file) => file.try_read_cached(position, len),
+            FileBody::Sim(file) => file.try_read_cached(position, len),
         }
     }
 
@@ -180,6 +193,7 @@ impl File {
     pub async fn sync_data(&self) -> io::Result<()> {
         match &self.0 {
             FileBody::Ring(file) => file.sync_data().await,
+            FileBody::Sim(file) => file.sync().await,
         }
     }
 
@@ -187,6 +201,7 @@ impl File {
     pub async fn sync_all(&self) -> io::Result<()> {
         match &self.0 {
             FileBody::Ring(file) => file.sync_all().await,
+            FileBody::Sim(file) => file.sync().await,
         }
     }
 
@@ -194,6 +209,7 @@ impl File {
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         match &self.0 {
             FileBody::Ring(file) => file.set_len(len).await,
+            FileBody::Sim(file) => file.set_len(len).await,
         }
     }
 
@@ -201,6 +217,7 @@ impl File {
     pub async fn preallocate(&self, len: u64, keep_size: bool) -> io::Result<()> {
         match &self.0 {
             FileBody::Ring(file) => file.preallocate(len, keep_size).await,
+            FileBody::Sim(file) => file.preallocate(len, keep_size).await,
         }
     }
 
@@ -209,12 +226,14 @@ impl File {
     pub fn len(&self) -> io::Result<u64> {
         match &self.0 {
             FileBody::Ring(file) => file.len(),
+            FileBody::Sim(file) => file.len(),
         }
     }
 
     pub fn is_direct(&self) -> bool {
         match &self.0 {
             FileBody::Ring(file) => file.is_direct(),
+            FileBody::Sim(file) => file.is_direct(),
         }
     }
 
@@ -222,12 +241,15 @@ impl File {
     pub fn alignment(&self) -> u64 {
         match &self.0 {
             FileBody::Ring(file) => file.alignment(),
+            FileBody::Sim(file) => file.alignment(),
         }
     }
 }
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("direct", &self.is_direct()).finish()
+        f.debug_struct("File")
+            .field("direct", &self.is_direct())
+            .finish()
     }
 }

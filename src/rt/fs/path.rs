@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::rt::blocking::blocking_io;
 use crate::rt::current::{Current, current};
 use crate::rt::ring::path as real;
+use crate::rt::sim::{self, path as simulated};
 
 /// One name in a directory.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,6 +33,7 @@ pub struct FileLock(#[allow(dead_code)] LockBody);
 #[allow(dead_code)] // held for their Drop
 enum LockBody {
     Ring(std::fs::File),
+    Sim(sim::Lock),
 }
 
 /// Makes the directory and its parents; fine if it exists. Durable after [`sync_dir`] of the
@@ -40,6 +42,7 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || std::fs::create_dir_all(path)).await,
+        Current::Sim(executor) => simulated::create_dir_all(&executor, &path).await,
     }
 }
 
@@ -48,6 +51,7 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || real::read_dir(&path)).await,
+        Current::Sim(executor) => simulated::read_dir(&executor, &path).await,
     }
 }
 
@@ -57,6 +61,7 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     match current() {
         Current::Ring(_) => blocking_io(move || std::fs::rename(from, to)).await,
+        Current::Sim(executor) => simulated::rename(&executor, &from, &to).await,
     }
 }
 
@@ -65,6 +70,7 @@ pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || std::fs::remove_file(path)).await,
+        Current::Sim(executor) => simulated::remove_file(&executor, &path).await,
     }
 }
 
@@ -73,6 +79,7 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || std::fs::remove_dir_all(path)).await,
+        Current::Sim(executor) => simulated::remove_dir_all(&executor, &path).await,
     }
 }
 
@@ -84,6 +91,7 @@ pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || real::read(&path)).await,
+        Current::Sim(executor) => simulated::read(&executor, &path).await,
     }
 }
 
@@ -96,6 +104,7 @@ pub async fn write_atomic(path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> 
     let (path, bytes) = (path.as_ref().to_owned(), bytes.into());
     match current() {
         Current::Ring(_) => blocking_io(move || real::write_atomic(&path, &bytes)).await,
+        Current::Sim(executor) => simulated::write_atomic(&executor, &path, bytes).await,
     }
 }
 
@@ -104,6 +113,7 @@ pub async fn sync_dir(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || real::sync_dir(&path)).await,
+        Current::Sim(executor) => simulated::sync_dir(&executor, &path).await,
     }
 }
 
@@ -112,6 +122,7 @@ pub async fn exists(path: impl AsRef<Path>) -> io::Result<bool> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || path.try_exists()).await,
+        Current::Sim(executor) => simulated::exists(&executor, &path).await,
     }
 }
 
@@ -120,6 +131,7 @@ pub async fn file_len(path: impl AsRef<Path>) -> io::Result<u64> {
     let path = path.as_ref().to_owned();
     match current() {
         Current::Ring(_) => blocking_io(move || std::fs::metadata(path).map(|m| m.len())).await,
+        Current::Sim(executor) => simulated::file_len(&executor, &path).await,
     }
 }
 
@@ -133,6 +145,9 @@ pub async fn lock_file(path: impl AsRef<Path>) -> io::Result<FileLock> {
         Current::Ring(_) => blocking_io(move || real::lock_file(&path))
             .await
             .map(|file| FileLock(LockBody::Ring(file))),
+        Current::Sim(executor) => simulated::lock_file(&executor, &path)
+            .await
+            .map(|lock| FileLock(LockBody::Sim(lock))),
     }
 }
 
@@ -146,6 +161,10 @@ pub async fn space(path: impl AsRef<Path>) -> io::Result<Space> {
                 Ok(Space { total, free })
             })
             .await
+        }
+        Current::Sim(executor) => {
+            let (total, free) = simulated::space(&executor).await;
+            Ok(Space { total, free })
         }
     }
 }

@@ -243,7 +243,11 @@ async fn probe_polling(path: &Path) {
     let parent = super::path::parent(path).to_owned();
     let sample = blocking_io(move || -> io::Result<Option<std::fs::File>> {
         let device = std::fs::metadata(&parent)?.dev();
-        if PROBED.lock().unwrap_or_else(PoisonError::into_inner).contains(&device) {
+        if PROBED
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&device)
+        {
             return Ok(None);
         }
         // Without a name: nothing to clean up, whatever happens.
@@ -260,7 +264,11 @@ async fn probe_polling(path: &Path) {
     match sample {
         Ok(Some(sample)) => {
             let path = format!("/proc/self/fd/{}", sample.as_raw_fd());
-            match glommio::io::OpenOptions::new().read(true).dma_open(path).await {
+            match glommio::io::OpenOptions::new()
+                .read(true)
+                .dma_open(path)
+                .await
+            {
                 Ok(file) => {
                     if let Ok(meta) = sample.metadata() {
                         let mut probed = PROBED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,30 @@
+//! The simulated body: any number of processes with any number of executors in one thread, on
+//! virtual time, from one seed.
+//!
+//! A run is a function of its seed and of the program: task order, delays, failures and random
+//! numbers all come from one generator. What breaks that is randomness from outside, for example
+//! walking a hash map whose hasher is seeded by the process; [`World::trace_hash`] tells.
+//!
+//! | part | simulates |
+//! |---|---|
+//! | [`World`] | nodes (processes with a disk and an address), their life, time |
+//! | [`Network`] | connections with delays, cuts, resets |
+//! | [`Disk`] | a volatile and a durable image, power loss, faults |
+
+mod disk;
+mod exec;
+mod file;
+mod image;
+mod kernel;
+pub(crate) mod net;
+mod network;
+pub(crate) mod path;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use disk::{Disk, Fault};
+pub(crate) use exec::{Executor, IoDelay, Sleep, YieldNow};
+pub(crate) use file::{AlignedVec, File, Lock};
+pub use network::Network;
+pub use world::{NodeHandle, World};
