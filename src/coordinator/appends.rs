@@ -27,7 +27,7 @@ pub(super) enum Change {
         partition: i32,
     },
     RemoveGroup {
-        group: Str,
+        group: GroupRef,
     },
 }
 

@@ -7,7 +7,6 @@ use super::effects::{Clock, Effects};
 use super::group::{Group, GroupState};
 use super::offsets::OffsetAndMetadata;
 use super::shard_state::GroupCoordinatorShard;
-use crate::wire::Str;
 
 /// From when a group's offsets age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,25 +21,28 @@ enum AgesFrom {
 
 impl GroupCoordinatorShard {
     /// Writes tombstones for offsets past their retention, and for empty groups that have no
-    /// offset left.
-    pub(super) fn expire_offsets(&mut self, clock: Clock, out: &mut Effects) {
+    /// offset left: one step of a sweep, over the groups below `sweep_from`, which it lowers.
+    pub(super) fn sweep_step(&mut self, clock: Clock, out: &mut Effects) {
         if self.refusal().is_some() {
             return;
         }
-        let ids: Vec<Str> = self.groups.keys().cloned().collect();
+        let end = self.sweep_from.min(self.groups.len());
+        let start = end.saturating_sub(self.limits.groups_per_sweep_step.max(1));
+        self.sweep_from = start;
         let mut changes = Vec::new();
-        for id in ids {
-            let Some(group) = self.groups.get(&id) else {
+        // Downwards: a group that is removed is replaced by one that was looked at already.
+        for index in (start..end).rev() {
+            let Some((id, group)) = self.groups.get_index(index) else {
                 continue;
             };
+            let id = id.clone();
             let all_expired = self.expired_offsets_of(group, clock.wall_ms, &mut changes);
             // A member that was given its id and is about to come back keeps the group.
             let is_unused = group.is_in(GroupState::Empty)
                 && group.pending_join.is_empty()
                 && group.appends_in_flight == 0;
             if all_expired && is_unused && group.is_durable {
-                changes.push(Change::RemoveGroup { group: id.clone() });
-                self.begin_removing(&id, clock, out);
+                changes.extend(self.begin_removing(&id, clock, out));
             }
         }
         self.write(changes, None, false, None, clock, out);

@@ -90,7 +90,8 @@ pub(super) struct Group {
     pub(super) protocol_name: Option<Str>,
     pub(super) generation: i32,
     pub(super) leader: Option<Str>,
-    /// In the order of joining, so that what is chosen among members is the same in a replay.
+    /// In an order that depends only on what happened, so that a choice among members is the same
+    /// in a replay.
     pub(super) members: IndexMap<Str, Member, RandomState>,
     /// Instance id to member id.
     static_members: AHashMap<Str, Str>,
@@ -249,7 +250,7 @@ impl Group {
         if self.leader.is_none() {
             self.leader = Some(member.id.clone());
         }
-        self.pending_join.shift_remove(&member.id);
+        self.pending_join.swap_remove(&member.id);
         self.count_protocols(&member.protocols, true);
         self.awaiting_join += usize::from(member.join.is_some());
         if let Some(replaced) = self.members.insert(member.id.clone(), member) {
@@ -259,10 +260,9 @@ impl Group {
         }
     }
 
-    /// Takes a member out, with whatever is parked in it; the next in order of joining leads if
-    /// it led.
+    /// Takes a member out, with whatever is parked in it; the first of the others leads if it led.
     pub(super) fn remove(&mut self, id: &str) -> Option<Member> {
-        let member = self.members.shift_remove(id)?;
+        let member = self.members.swap_remove(id)?;
         self.count_protocols(&member.protocols, false);
         self.awaiting_join -= usize::from(member.join.is_some());
         if let Some(instance) = &member.instance
@@ -276,7 +276,7 @@ impl Group {
         if self.is_leader(id) {
             self.leader = self.members.keys().next().cloned();
         }
-        self.pending_sync.shift_remove(id);
+        self.pending_sync.swap_remove(id);
         Some(member)
     }
 
@@ -294,7 +294,7 @@ impl Group {
     /// Returns the parked requests of the old id.
     pub(super) fn rename(&mut self, old: &str, new: Str) -> Option<Member> {
         let index = self.members.get_index_of(old)?;
-        let mut fresh = self.members.shift_remove(old)?;
+        let mut fresh = self.members.swap_remove(old)?;
         let fenced = Member {
             id: fresh.id.clone(),
             instance: fresh.instance.clone(),
@@ -313,12 +313,13 @@ impl Group {
         if let Some(instance) = &fresh.instance {
             self.static_members.insert(instance.clone(), new.clone());
         }
-        self.members.shift_insert(index, new.clone(), fresh);
+        self.members.insert(new.clone(), fresh);
+        self.members.swap_indices(index, self.members.len() - 1);
         if self.is_leader(old) {
             self.leader = Some(new.clone());
         }
         // The new self was told of a generation whose assignment is known: nobody waits for it.
-        self.pending_sync.shift_remove(old);
+        self.pending_sync.swap_remove(old);
         Some(fenced)
     }
 
@@ -425,7 +426,7 @@ impl Group {
             );
         }
         for member in self.members.values() {
-            for name in member.protocol_names() {
+            for name in super::member::distinct_names(&member.protocols) {
                 assert!(self.supported.contains_key(name), "{self:?}");
             }
         }

@@ -76,7 +76,8 @@ impl GroupCoordinatorShard {
             refuse(error, &Str::default(), &mut out);
             return out;
         }
-        if !request_fits(call, &request) {
+        let is_long = request.protocols.len() > self.limits.protocols_per_member;
+        if is_long || !request_fits(call, &request) {
             refuse(ErrorCode::INVALID_REQUEST, &request.member_id, &mut out);
             return out;
         }

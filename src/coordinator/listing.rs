@@ -2,6 +2,8 @@
 //! the caller asks every shard (or each group's) and joins the lists. Part of the shard state
 //! machine on the core of the partition.
 
+use ahash::AHashMap;
+
 use super::appends::Change;
 use super::effects::{Call, Effect, Effects, ReplyToken, Response};
 use super::group::GroupState;
@@ -37,12 +39,10 @@ impl GroupCoordinatorShard {
             return Ok(Vec::new());
         }
         let groups = self.groups.values().filter(|group| group.is_durable);
-        let groups = groups.chain(self.removing.values().filter(|group| {
-            group.is_durable
-                && self
-                    .groups
-                    .get(&group.id)
-                    .is_none_or(|again| !again.is_durable)
+        let removing = self.removing.values().filter_map(|lives| lives.last());
+        let groups = groups.chain(removing.filter(|group| {
+            let again = self.groups.get(&group.id);
+            group.is_durable && again.is_none_or(|again| !again.is_durable)
         }));
         Ok(groups
             .filter(|group| {
@@ -99,8 +99,8 @@ impl GroupCoordinatorShard {
         }
     }
 
-    /// Deletes groups without members, with their offsets. Answers `token` once the tombstones
-    /// are stored.
+    /// Deletes groups without members, with their offsets. Answers `token` with one result per id,
+    /// in the order of the ids, once the tombstones are stored.
     pub fn delete_groups(&mut self, call: &Call<'_>, ids: &[Str], token: ReplyToken) -> Effects {
         let mut out = Effects::new();
         if let Some(error) = self.refusal() {
@@ -110,10 +110,13 @@ impl GroupCoordinatorShard {
         }
         let mut results: Vec<DeletableGroupResult> = Vec::with_capacity(ids.len());
         let mut changes = Vec::new();
+        let mut first_of: AHashMap<&Str, usize> = AHashMap::with_capacity(ids.len());
         for (index, id) in ids.iter().enumerate() {
-            if ids[..index].contains(id) {
+            if let Some(first) = first_of.get(id) {
+                results.push(results[*first].clone());
                 continue;
             }
+            first_of.insert(id, index);
             let error = match (self.foreign.get(id), self.groups.get(id)) {
                 // Such groups are run by another protocol, which knows whether they are empty.
                 (Some(ForeignKind::Consumer | ForeignKind::Share | ForeignKind::Streams), _) => {
@@ -125,8 +128,14 @@ impl GroupCoordinatorShard {
             };
             if error == ErrorCode::NONE {
                 let id = id.detached();
-                changes.extend(self.removal_of(&id));
-                self.begin_removing(&id, call.clock, &mut out);
+                // Whatever is stored or under way of it, the group last.
+                let partitions = self.offsets.all_partitions(&id).into_iter();
+                changes.extend(partitions.map(|(topic, partition)| Change::RemoveOffset {
+                    group: id.clone(),
+                    topic,
+                    partition,
+                }));
+                changes.extend(self.begin_removing(&id, call.clock, &mut out));
             }
             results.push(DeletableGroupResult {
                 group_id: id.clone(),
@@ -137,19 +146,5 @@ impl GroupCoordinatorShard {
         let reply = Some((token, Response::DeleteGroups(results)));
         self.write(changes, None, false, reply, call.clock, &mut out);
         out
-    }
-
-    /// Tombstones for all that is stored or under way of a group, the group last.
-    fn removal_of(&self, id: &Str) -> Vec<Change> {
-        let partitions = self.offsets.all_partitions(id).into_iter();
-        let mut changes: Vec<Change> = partitions
-            .map(|(topic, partition)| Change::RemoveOffset {
-                group: id.clone(),
-                topic,
-                partition,
-            })
-            .collect();
-        changes.push(Change::RemoveGroup { group: id.clone() });
-        changes
     }
 }

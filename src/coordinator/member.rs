@@ -48,11 +48,6 @@ impl Member {
             .unwrap_or_default()
     }
 
-    /// The names it supports, each once.
-    pub(super) fn protocol_names(&self) -> impl Iterator<Item = &Str> {
-        distinct_names(&self.protocols)
-    }
-
     /// The first of its protocols that every member supports.
     pub(super) fn vote(&self, is_candidate: impl Fn(&str) -> bool) -> Option<&Str> {
         self.protocols

@@ -15,14 +15,17 @@ use crate::wire::messages::join_group_response::JoinGroupResponse;
 use crate::wire::messages::sync_group_response::SyncGroupResponse;
 use crate::wire::{ErrorCode, Str};
 
+/// A group none of whose members came waits at least this long for the next look: a client may
+/// say that its rebalance timeout is 0, and the timer would come back at once, for ever.
+const ABSENT_GROUP_WAIT_MS_MIN: i32 = 1_000;
+
 impl Group {
     // ---- sessions
 
     /// Gives a member `timeout_ms` from now. As a rule this moves a number and leaves the timer
     /// alone, which looks again when it fires; only a deadline earlier than the timer moves it.
     pub(super) fn keep_alive_for(&mut self, member: &str, timeout_ms: i32, step: &mut Step<'_>) {
-        let group = self.id.clone();
-        let Some(member) = self.member_mut(member) else {
+        let Some(member) = self.members.get_mut(member) else {
             return;
         };
         member.deadline = step.after_ms(timeout_ms);
@@ -33,7 +36,7 @@ impl Group {
             step.timers.cancel(timer);
         }
         let deadline = Deadline::Session {
-            group,
+            group: self.id.clone(),
             member: member.id.clone(),
         };
         member.timer = Some(step.timers.insert(member.deadline, deadline));
@@ -48,7 +51,7 @@ impl Group {
 
     /// The session timer of a member or pending member has fired.
     pub(super) fn session_timer_fired(&mut self, id: &str, step: &mut Step<'_>) {
-        if self.pending_join.shift_remove(id).is_some() {
+        if self.pending_join.swap_remove(id).is_some() {
             if self.is_in(GroupState::PreparingRebalance) && self.have_all_joined() {
                 self.complete_join(step);
             }
@@ -97,7 +100,7 @@ impl Group {
     }
 
     pub(super) fn drop_pending(&mut self, id: &str, step: &mut Step<'_>) -> bool {
-        let Some(timer) = self.pending_join.shift_remove(id) else {
+        let Some(timer) = self.pending_join.swap_remove(id) else {
             return false;
         };
         step.timers.cancel(timer);
@@ -130,7 +133,7 @@ impl Group {
         } else if self.have_all_joined() {
             self.complete_join(step);
         } else {
-            self.arm_join(step);
+            self.arm_join(self.rebalance_timeout_ms(), step);
         }
     }
 
@@ -179,14 +182,12 @@ impl Group {
         });
     }
 
-    fn arm_join(&mut self, step: &mut Step<'_>) {
+    fn arm_join(&mut self, wait_ms: i32, step: &mut Step<'_>) {
         self.cancel_join_timer(step);
         let deadline = Deadline::Join {
             group: self.id.clone(),
         };
-        let timer = step
-            .timers
-            .insert(step.after_ms(self.rebalance_timeout_ms()), deadline);
+        let timer = step.timers.insert(step.after_ms(wait_ms), deadline);
         self.join_timer = Some(JoinTimer::Rebalance { timer });
     }
 
@@ -218,7 +219,8 @@ impl Group {
         }
         if !self.elect_joined_leader() && self.len() > 0 {
             // Static members alone, none of them here: wait until their sessions end.
-            self.arm_join(step);
+            let wait_ms = self.rebalance_timeout_ms().max(ABSENT_GROUP_WAIT_MS_MIN);
+            self.arm_join(wait_ms, step);
             return;
         }
         self.new_member_added = false;
@@ -289,7 +291,7 @@ impl Group {
 
     /// A member has sent SyncGroup: nobody has to wait for it.
     pub(super) fn synced(&mut self, id: &str, step: &mut Step<'_>) {
-        self.pending_sync.shift_remove(id);
+        self.pending_sync.swap_remove(id);
         if self.pending_sync.is_empty() {
             self.cancel_sync_timer(step);
         }

@@ -64,7 +64,8 @@ impl GroupCoordinatorShard {
         Ok(())
     }
 
-    /// Replays one record while loading. `producer_id` is -1 outside of transactions.
+    /// Replays one record while loading. `producer_id` is -1 outside of transactions. Without
+    /// effect if leadership was lost meanwhile.
     pub fn replay_record(
         &mut self,
         offset: i64,
@@ -72,11 +73,11 @@ impl GroupCoordinatorShard {
         key: &Bytes,
         value: Option<&Bytes>,
     ) -> Result<(), ReplayError> {
-        assert_eq!(
-            self.phase,
-            Phase::Loading,
-            "records are replayed before commands are taken"
-        );
+        match self.phase {
+            Phase::Loading => {}
+            Phase::Active => panic!("records are replayed before commands are taken"),
+            Phase::Unloaded => return Ok(()),
+        }
         let malformed = |source| ReplayError::Record { offset, source };
         match (records::read_key(key).map_err(malformed)?, value) {
             (RecordKey::Other, _) => {}
@@ -120,11 +121,11 @@ impl GroupCoordinatorShard {
                 self.restore_group(group, value);
             }
             (RecordKey::Group { group }, None) => {
-                self.groups.shift_remove(&group);
+                self.groups.swap_remove(&group);
             }
             (RecordKey::Foreign { group, kind }, Some(_)) => {
                 // A group has one protocol at a time; the later record says which.
-                self.groups.shift_remove(&group);
+                self.groups.swap_remove(&group);
                 self.foreign.insert(group, kind);
             }
             (RecordKey::Foreign { group, .. }, None) => {
@@ -165,8 +166,8 @@ impl GroupCoordinatorShard {
                 self.offsets.remove(&group, &topic, partition);
             }
             Change::RemoveGroup { group } => {
-                // A group of that id that a join has made since is not the one that was removed.
-                self.removing.swap_remove(&group);
+                // A group of that id that a join has made since is another one.
+                self.take_removing(&group);
             }
         }
     }

@@ -49,12 +49,20 @@ pub struct GroupLimits {
     /// Ids handed out with MEMBER_ID_REQUIRED whose owner has not come back, per group. Over it,
     /// a join is answered GROUP_MAX_SIZE_REACHED.
     pub pending_members_per_group: usize,
+    /// Assignment protocols that one member may list; clients list up to four. Over it, a join is
+    /// answered INVALID_REQUEST.
+    pub protocols_per_member: usize,
     /// Partitions with a committed offset, per group. Over it, a new partition is answered
     /// POLICY_VIOLATION.
     pub offsets_per_group: usize,
     /// Records in one append of tombstones: about 100 bytes each, so that a batch stays far below
     /// `max.message.bytes` of the offsets topic (1 MiB).
     pub tombstones_per_append: usize,
+    /// The same in bytes of keys, for the longest of names.
+    pub tombstone_bytes_per_append: usize,
+    /// Groups that one step of a retention sweep looks at, about a quarter of a millisecond; the
+    /// next step follows a millisecond later.
+    pub groups_per_sweep_step: usize,
 }
 
 impl Default for GroupLimits {
@@ -62,8 +70,11 @@ impl Default for GroupLimits {
         GroupLimits {
             groups: 200_000,
             pending_members_per_group: 10_000,
+            protocols_per_member: 256,
             offsets_per_group: 500_000,
             tombstones_per_append: 1_000,
+            tombstone_bytes_per_append: 512 * 1_024,
+            groups_per_sweep_step: 1_000,
         }
     }
 }

@@ -7,18 +7,20 @@
 //! watermark ([`GroupCoordinatorShard::append_done`]); before that, removals and commits under
 //! way are remembered so that later commands of the same shard take them into account.
 
+use std::time::Duration;
+
 use ahash::{AHashMap, RandomState};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use super::appends::{Appends, Change, Continuation, append_error_to_response_error};
-use super::effects::{AppendId, Clock, Effects, Producer, ReplyToken, Response};
-use super::group::Group;
+use super::effects::{AppendId, Clock, CoordinatorRecord, Effects, Producer, ReplyToken, Response};
+use super::group::{Group, GroupRef};
 use super::offsets::Offsets;
 use super::records::{self, ForeignKind};
 use super::settings::{GroupLimits, GroupSettings};
 use super::step::Step;
-use super::timers::{Deadline, TimerId, Timers};
+use super::timers::{Deadline, Timers};
 use crate::rt::Instant;
 use crate::wire::{ErrorCode, Str};
 
@@ -32,22 +34,27 @@ pub enum Phase {
     Unloaded,
 }
 
+/// Between two steps of a retention sweep, so that requests pass in between.
+const SWEEP_STEP_MS: u64 = 1;
+
 /// See the module's words.
 #[derive(Debug)]
 pub struct GroupCoordinatorShard {
     pub(super) settings: GroupSettings,
     pub(super) limits: GroupLimits,
     pub(super) phase: Phase,
-    /// In the order of creation, so that walks over it repeat in a replay.
+    /// In an order that depends only on what happened, so that walks over it repeat in a replay.
     pub(super) groups: IndexMap<Str, Group, RandomState>,
-    /// Groups whose tombstone is under way: gone for commands, still there for readers.
-    pub(super) removing: IndexMap<Str, Group, RandomState>,
+    /// Groups whose tombstone is under way: gone for commands, still there for readers. An id has
+    /// several lives here if it was made and removed again meanwhile.
+    pub(super) removing: IndexMap<Str, Vec<Group>, RandomState>,
     /// Groups of other protocols. Their records are left alone.
     pub(super) foreign: AHashMap<Str, ForeignKind>,
     pub(super) offsets: Offsets,
     pub(super) timers: Timers,
     pub(super) appends: Appends,
-    pub(super) retention_timer: Option<TimerId>,
+    /// The sweep under way has still to look at the groups before this index; 0 between sweeps.
+    pub(super) sweep_from: usize,
     next_birth: u64,
 }
 
@@ -64,7 +71,7 @@ impl GroupCoordinatorShard {
             offsets: Offsets::default(),
             timers: Timers::default(),
             appends: Appends::default(),
-            retention_timer: None,
+            sweep_from: 0,
             next_birth: 0,
         }
     }
@@ -99,11 +106,15 @@ impl GroupCoordinatorShard {
 
     // ---- life
 
-    /// All records were replayed: sessions start anew and commands are accepted.
+    /// All records were replayed: sessions start anew and commands are accepted. Without effect if
+    /// leadership was lost meanwhile.
     pub fn finish_loading(&mut self, clock: Clock) -> Effects {
-        assert_eq!(self.phase, Phase::Loading, "a coordinator shard loads once");
-        self.phase = Phase::Active;
+        assert_ne!(self.phase, Phase::Active, "a coordinator shard loads once");
         let mut out = Effects::new();
+        if self.phase == Phase::Unloaded {
+            return out;
+        }
+        self.phase = Phase::Active;
         let (groups, mut step) = self.step(clock, &mut out);
         for group in groups.values_mut() {
             group.resume(&mut step);
@@ -132,7 +143,6 @@ impl GroupCoordinatorShard {
         self.offsets.clear();
         self.foreign.clear();
         self.timers.clear();
-        self.retention_timer = None;
         out
     }
 
@@ -165,8 +175,10 @@ impl GroupCoordinatorShard {
                     }
                 }
                 Deadline::Retention => {
-                    self.retention_timer = None;
-                    self.expire_offsets(clock, &mut out);
+                    if self.sweep_from == 0 {
+                        self.sweep_from = self.groups.len();
+                    }
+                    self.sweep_step(clock, &mut out);
                     self.arm_retention(clock);
                 }
             }
@@ -174,11 +186,15 @@ impl GroupCoordinatorShard {
         out
     }
 
+    /// Sets the time of the next sweep, or of the next step of the one under way.
     fn arm_retention(&mut self, clock: Clock) {
-        // At least a millisecond, or a sweep would follow itself within one tick.
-        let interval_ms = self.settings.offsets_retention_check_interval_ms.max(1) as u64;
-        let at = clock.now + std::time::Duration::from_millis(interval_ms);
-        self.retention_timer = Some(self.timers.insert(at, Deadline::Retention));
+        let wait_ms = match self.sweep_from {
+            // At least a millisecond, or a sweep would follow itself within one tick.
+            0 => self.settings.offsets_retention_check_interval_ms.max(1) as u64,
+            _ => SWEEP_STEP_MS,
+        };
+        let at = clock.now + Duration::from_millis(wait_ms);
+        self.timers.insert(at, Deadline::Retention);
     }
 
     // ---- appends
@@ -258,8 +274,8 @@ impl GroupCoordinatorShard {
                 (Some(base), change) => self.apply(change, producer_id, base + index as i64),
                 (None, Change::RemoveGroup { group }) => {
                     // The tombstone is not in the log; the group is back unless it was made anew.
-                    if let Some(restored) = self.removing.swap_remove(&group) {
-                        self.groups.entry(group).or_insert(restored);
+                    if let Some(restored) = self.take_removing(&group) {
+                        self.groups.entry(group.id).or_insert(restored);
                     }
                 }
                 (None, Change::CommitOffset { .. } | Change::RemoveOffset { .. }) => {}
@@ -267,7 +283,7 @@ impl GroupCoordinatorShard {
         }
     }
 
-    /// Asks for the changes to be written, in batches of `limits.tombstones_per_append` if
+    /// Asks for the changes to be written, in several batches within the limits of tombstones if
     /// `atomic` is false, and answers when all are.
     pub(super) fn write(
         &mut self,
@@ -278,45 +294,28 @@ impl GroupCoordinatorShard {
         clock: Clock,
         out: &mut Effects,
     ) {
-        let per_append = if atomic {
-            changes.len().max(1)
-        } else {
-            self.limits.tombstones_per_append.max(1)
-        };
         let mut ids: SmallVec<[AppendId; 1]> = SmallVec::new();
+        let mut to_append = Vec::new();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         let mut changes = changes.into_iter().peekable();
-        while changes.peek().is_some() {
-            let batch: Vec<Change> = changes.by_ref().take(per_append).collect();
-            let mut to_append = Vec::with_capacity(batch.len());
-            for change in &batch {
-                to_append.push(match change {
-                    Change::CommitOffset {
-                        group,
-                        topic,
-                        partition,
-                        value,
-                    } => {
-                        self.offsets.begin(group, topic, *partition);
-                        records::offset_commit(group, topic, *partition, value)
-                    }
-                    Change::RemoveOffset {
-                        group,
-                        topic,
-                        partition,
-                    } => {
-                        self.offsets.begin(group, topic, *partition);
-                        records::offset_tombstone(group, topic, *partition)
-                    }
-                    Change::RemoveGroup { group } => records::group_tombstone(group),
-                });
+        while let Some(change) = changes.next() {
+            let record = self.begin_change(&change);
+            bytes += record.key.len();
+            to_append.push(record);
+            batch.push(change);
+            let is_full = !atomic
+                && (batch.len() >= self.limits.tombstones_per_append
+                    || bytes >= self.limits.tombstone_bytes_per_append);
+            if is_full || changes.peek().is_none() {
+                bytes = 0;
+                let then = Continuation::Changes {
+                    changes: std::mem::take(&mut batch),
+                    producer_id: producer.map_or(-1, |producer| producer.id),
+                };
+                let (_, mut step) = self.step(clock, out);
+                ids.push(step.append(std::mem::take(&mut to_append), producer, then));
             }
-            let producer_id = producer.map_or(-1, |producer| producer.id);
-            let (_, mut step) = self.step(clock, out);
-            let then = Continuation::Changes {
-                changes: batch,
-                producer_id,
-            };
-            ids.push(step.append(to_append, producer, then));
         }
         match reply {
             Some((token, response)) if ids.is_empty() => {
@@ -327,6 +326,30 @@ impl GroupCoordinatorShard {
         }
     }
 
+    /// The record of a change, which is under way from now on.
+    fn begin_change(&mut self, change: &Change) -> CoordinatorRecord {
+        match change {
+            Change::CommitOffset {
+                group,
+                topic,
+                partition,
+                value,
+            } => {
+                self.offsets.begin(group, topic, *partition);
+                records::offset_commit(group, topic, *partition, value)
+            }
+            Change::RemoveOffset {
+                group,
+                topic,
+                partition,
+            } => {
+                self.offsets.begin(group, topic, *partition);
+                records::offset_tombstone(group, topic, *partition)
+            }
+            Change::RemoveGroup { group } => records::group_tombstone(&group.id),
+        }
+    }
+
     // ---- groups
 
     pub(super) fn next_birth(&mut self) -> u64 {
@@ -334,20 +357,40 @@ impl GroupCoordinatorShard {
         self.next_birth
     }
 
-    /// Takes an empty group out of the commands' sight while its tombstone is written.
-    pub(super) fn begin_removing(&mut self, id: &Str, clock: Clock, out: &mut Effects) {
-        let Some(mut group) = self.groups.shift_remove(id) else {
-            return;
-        };
+    /// Takes an empty group out of the commands' sight, and gives the change that will take it
+    /// out of the readers' when it is written.
+    pub(super) fn begin_removing(
+        &mut self,
+        id: &Str,
+        clock: Clock,
+        out: &mut Effects,
+    ) -> Option<Change> {
+        let mut group = self.groups.swap_remove(id)?;
         let (_, mut step) = self.step(clock, out);
         group.disband(ErrorCode::UNKNOWN_MEMBER_ID, &mut step);
-        self.removing.insert(id.clone(), group);
+        let reference = group.reference();
+        self.removing.entry(id.clone()).or_default().push(group);
+        Some(Change::RemoveGroup { group: reference })
+    }
+
+    /// Takes one life of a group out of those that are being removed.
+    pub(super) fn take_removing(&mut self, group: &GroupRef) -> Option<Group> {
+        let lives = self.removing.get_mut(&group.id)?;
+        let index = lives.iter().position(|life| life.is(group))?;
+        let life = lives.remove(index);
+        if lives.is_empty() {
+            self.removing.swap_remove(&group.id);
+        }
+        Some(life)
     }
 
     /// The group as a reader may see it: stored, and not yet removed.
     pub(super) fn readable(&self, id: &str) -> Option<&Group> {
         let group = self.groups.get(id).filter(|group| group.is_durable);
-        group.or_else(|| self.removing.get(id).filter(|group| group.is_durable))
+        group.or_else(|| {
+            let lives = self.removing.get(id)?;
+            lives.last().filter(|group| group.is_durable)
+        })
     }
 
     /// Borrows the groups and, apart from them, what a step may touch.
@@ -402,7 +445,7 @@ fn finish_group_append(
         (Continuation::NewGroup { group: id }, Some(error)) => {
             if !group.is_durable && group.appends_in_flight == 0 {
                 group.disband(error, step);
-                groups.shift_remove(&id.id);
+                groups.swap_remove(&id.id);
             }
         }
         (

@@ -264,3 +264,44 @@ fn a_swap_under_way_when_the_next_generation_begins_is_answered_once() {
     assert_eq!(world.answer(bounced), None);
     assert_eq!(world.state(), "CompletingRebalance");
 }
+
+#[test]
+fn absent_static_members_without_a_rebalance_timeout_do_not_spin() {
+    let mut world = World::new();
+    let request = JoinGroupRequest {
+        rebalance_timeout_ms: 0,
+        ..static_join("", "i1")
+    };
+    let join = world.send_join(9, request);
+    world.advance_ms(3_000);
+    let id = world.joined(join).member_id;
+    // The sync phase of such a member is over at once.
+    assert_eq!(world.heartbeat(&id, 1), ErrorCode::UNKNOWN_MEMBER_ID);
+    let request = JoinGroupRequest {
+        rebalance_timeout_ms: 0,
+        ..static_join("", "i1")
+    };
+    let join = world.send_join(9, request.clone());
+    world.advance_ms(3_000);
+    let _ = world.joined(join);
+    let mut world = World::new();
+    let join = world.send_join(9, static_join("", "i1"));
+    world.advance_ms(3_000);
+    let id = world.joined(join).member_id;
+    let sync = world.sync(&id, 1, &[(&id, "a")]);
+    world.synced(sync);
+    let join = world.send_join(9, request);
+    let id = world.joined(join).member_id;
+    let other = world.new_id();
+    let join = world.join(&other);
+    world.leave(&[(&other, None)]);
+    world.joined(join);
+    for _ in 0..20 {
+        let effects = world.shard.on_tick(world.clock);
+        world.carry_out(effects);
+    }
+    assert_eq!(world.state(), "PreparingRebalance");
+    world.advance_ms(SESSION_MS as u64);
+    assert_eq!(world.state(), "Empty");
+    assert_eq!(world.heartbeat(&id, 1), ErrorCode::UNKNOWN_MEMBER_ID);
+}
