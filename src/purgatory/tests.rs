@@ -68,6 +68,8 @@ fn past_and_impossible_deadlines_are_kept_in_reach() {
     assert_eq!(fired(&mut wheel, 1000), [1]);
     assert_eq!(fired(&mut wheel, 1 << 41), Vec::<u32>::new());
     assert_eq!(wheel.len(), 1);
+    wheel.advance(Instant(u64::MAX), &mut |_| panic!("it is due a fraction of a tick later"));
+    assert_eq!(wheel.next_deadline(), Some(Instant(u64::MAX)));
 }
 
 #[test]

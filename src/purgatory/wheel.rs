@@ -3,21 +3,21 @@
 //! owner asks for the next deadline and advances the wheel.
 //!
 //! Level 0 has 64 slots of 1 ms, each level above has 64 slots as wide as the whole level below;
-//! seven levels reach 2^42 ms (139 years), beyond any deadline the protocol can name. A timer is
-//! put on the level of the highest 6-bit digit in which its tick differs from the current one, and
-//! falls to lower levels as time comes near. A bitmap a level says which slots hold timers, so
-//! finding the next deadline looks at seven words.
+//! eight levels reach 2^48 ms, beyond every instant that 64 bits of nanoseconds can name (2^44 ms),
+//! so no level ever wraps. A timer is put on the level of the highest 6-bit digit in which its tick
+//! differs from the current one, and falls to lower levels as time comes near. A bitmap a level says
+//! which slots hold timers, so finding the next deadline looks at eight words.
 
 use crate::rt::Instant;
 use slab::Slab;
 
-const LEVELS: usize = 7;
+const LEVELS: usize = 8;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 /// Nanoseconds of one tick.
 const TICK_NS: u64 = 1_000_000;
-/// Farther deadlines count as this far.
-const REACH_TICKS: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
+/// Why no level wraps: the last tick there is has no digit above the top level.
+const _: () = assert!(u64::MAX / TICK_NS + 1 < 1 << (SLOT_BITS * LEVELS as u32));
 /// Timers pending at once; each parked operation has one, and this many would hold gigabytes.
 pub const TIMERS_MAX: usize = 16 << 20;
 
@@ -88,7 +88,7 @@ impl<T> TimerWheel<T> {
         if self.timers.len() >= TIMERS_MAX {
             return Err(value);
         }
-        let tick = deadline.as_nanos().div_ceil(TICK_NS).clamp(self.now, self.now + REACH_TICKS);
+        let tick = deadline.as_nanos().div_ceil(TICK_NS).max(self.now);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
         let timer = Timer { tick, generation, before: NONE, after: NONE, value };
@@ -147,7 +147,7 @@ impl<T> TimerWheel<T> {
     fn place(&self, tick: u64) -> (usize, usize) {
         let differs = tick ^ self.now;
         let level = if differs == 0 { 0 } else { (63 - differs.leading_zeros()) / SLOT_BITS };
-        let level = (level as usize).min(LEVELS - 1);
+        let level = level as usize;
         (level, (tick >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1))
     }
 
@@ -191,12 +191,12 @@ impl<T> TimerWheel<T> {
                 return None;
             }
             let shift = SLOT_BITS * level as u32;
-            let current = (self.now >> shift) as u32 & (SLOTS as u32 - 1);
-            // From the current slot onwards; the top level alone may wrap.
-            let ahead = held.occupied.rotate_right(current).trailing_zeros();
-            let slot = (current + ahead) as usize & (SLOTS - 1);
-            let start = ((self.now >> shift) + u64::from(ahead)) << shift;
-            Some((level, slot, start.max(self.now)))
+            let slot = held.occupied.trailing_zeros();
+            // The digits above are those of now; the lower ones are zero where a slot begins.
+            let above = self.now >> shift >> SLOT_BITS << SLOT_BITS;
+            let start = (above | u64::from(slot)) << shift;
+            debug_assert!(start >= self.now, "a slot was passed: {start} < {}", self.now);
+            Some((level, slot as usize, start))
         })
     }
 }

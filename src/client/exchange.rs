@@ -1,0 +1,53 @@
+//! Which response answers which request.
+//!
+//! Types only.
+
+use crate::wire::{ApiKey, Message};
+use crate::wire::messages as m;
+
+/// A request and the type of its response.
+pub trait Exchange: Message {
+    type Response: Message;
+
+    const KEY: ApiKey = ApiKey(Self::API_KEY);
+}
+
+macro_rules! exchanges {
+    ($($module:ident $request:ident => $answer:ident $response:ident,)*) => {$(
+        impl Exchange for m::$module::$request {
+            type Response = m::$answer::$response;
+        }
+    )*};
+}
+
+exchanges! {
+    alter_configs_request AlterConfigsRequest => alter_configs_response AlterConfigsResponse,
+    api_versions_request ApiVersionsRequest => api_versions_response ApiVersionsResponse,
+    create_partitions_request CreatePartitionsRequest => create_partitions_response CreatePartitionsResponse,
+    create_topics_request CreateTopicsRequest => create_topics_response CreateTopicsResponse,
+    delete_groups_request DeleteGroupsRequest => delete_groups_response DeleteGroupsResponse,
+    delete_records_request DeleteRecordsRequest => delete_records_response DeleteRecordsResponse,
+    delete_topics_request DeleteTopicsRequest => delete_topics_response DeleteTopicsResponse,
+    describe_cluster_request DescribeClusterRequest => describe_cluster_response DescribeClusterResponse,
+    describe_configs_request DescribeConfigsRequest => describe_configs_response DescribeConfigsResponse,
+    describe_groups_request DescribeGroupsRequest => describe_groups_response DescribeGroupsResponse,
+    describe_log_dirs_request DescribeLogDirsRequest => describe_log_dirs_response DescribeLogDirsResponse,
+    describe_producers_request DescribeProducersRequest => describe_producers_response DescribeProducersResponse,
+    describe_topic_partitions_request DescribeTopicPartitionsRequest => describe_topic_partitions_response DescribeTopicPartitionsResponse,
+    fetch_request FetchRequest => fetch_response FetchResponse,
+    find_coordinator_request FindCoordinatorRequest => find_coordinator_response FindCoordinatorResponse,
+    heartbeat_request HeartbeatRequest => heartbeat_response HeartbeatResponse,
+    incremental_alter_configs_request IncrementalAlterConfigsRequest => incremental_alter_configs_response IncrementalAlterConfigsResponse,
+    init_producer_id_request InitProducerIdRequest => init_producer_id_response InitProducerIdResponse,
+    join_group_request JoinGroupRequest => join_group_response JoinGroupResponse,
+    leave_group_request LeaveGroupRequest => leave_group_response LeaveGroupResponse,
+    list_groups_request ListGroupsRequest => list_groups_response ListGroupsResponse,
+    list_offsets_request ListOffsetsRequest => list_offsets_response ListOffsetsResponse,
+    metadata_request MetadataRequest => metadata_response MetadataResponse,
+    offset_commit_request OffsetCommitRequest => offset_commit_response OffsetCommitResponse,
+    offset_delete_request OffsetDeleteRequest => offset_delete_response OffsetDeleteResponse,
+    offset_fetch_request OffsetFetchRequest => offset_fetch_response OffsetFetchResponse,
+    offset_for_leader_epoch_request OffsetForLeaderEpochRequest => offset_for_leader_epoch_response OffsetForLeaderEpochResponse,
+    produce_request ProduceRequest => produce_response ProduceResponse,
+    sync_group_request SyncGroupRequest => sync_group_response SyncGroupResponse,
+}

@@ -1,0 +1,40 @@
+//! Our own client: producer, consumer and admin in async Rust on the runtime room, used by the
+//! commands, the load tool, the tests and the followers.
+//!
+//! One executor; nothing here is `Send`. What decides (batching, sequences, retries, partitioning,
+//! assignment) is pure and tested by itself; what waits goes through `rt`. Knows the broker only
+//! by its protocol.
+
+mod accumulator;
+mod backoff;
+mod cluster;
+pub mod config;
+mod connection;
+mod delivery;
+mod error;
+mod exchange;
+mod metadata;
+mod partitioner;
+mod producer;
+mod producer_record;
+mod sender;
+mod sequences;
+mod topic_partition;
+mod verdict;
+mod versions;
+
+pub use backoff::Backoff;
+pub use cluster::{Cluster, CoordinatorKind};
+pub use config::{
+    Acks, Assignor, ClientConfig, ConsumerConfig, Isolation, OffsetReset, ProducerConfig,
+};
+pub use connection::{Connection, Sent};
+pub use delivery::{Delivery, RecordMetadata};
+pub use error::ClientError;
+pub use exchange::Exchange;
+pub use metadata::{BrokerView, ClusterView, PartitionView, TopicView};
+pub use partitioner::{StickyPartitioner, murmur2, partition_for_key};
+pub use producer::Producer;
+pub use producer_record::ProducerRecord;
+pub use topic_partition::TopicPartition;
+pub use versions::Versions;

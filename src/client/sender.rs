@@ -1,0 +1,457 @@
+//! The task that carries a producer's batches to the brokers and settles them.
+//!
+//! One executor; one task a producer, and one short task per request on its way. All decisions are
+//! the accumulator's, the sequences' and the verdict's; this does what they say. Never holds a
+//! borrow while it waits.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ahash::{AHashMap, AHashSet};
+
+use super::accumulator::{Accumulator, PendingBatch};
+use super::cluster::Cluster;
+use super::config::{Acks, ProducerConfig};
+use super::connection::{Connection, Sent};
+use super::delivery::Acked;
+use super::error::{ClientError, check};
+use super::metadata::ClusterView;
+use super::sequences::{Identity, Sequences};
+use super::topic_partition::TopicPartition;
+use super::verdict::{Attempt, Verdict, judge};
+use crate::rt::sync::{Event, Notify, Semaphore};
+use crate::rt::{self, Instant};
+use crate::types::{NodeId, Offset};
+use crate::wire::messages::init_producer_id_request::InitProducerIdRequest;
+use crate::wire::messages::produce_request::{
+    PartitionProduceData, ProduceRequest, TopicProduceData,
+};
+use crate::wire::messages::produce_response::{PartitionProduceResponse, ProduceResponse};
+use crate::wire::{ErrorCode, Records};
+
+/// The last version that names topics instead of using their ids.
+const PRODUCE_BY_NAME_LAST: i16 = 12;
+/// The first version whose request is exactly what is built here.
+const PRODUCE_FIRST: i16 = 3;
+
+/// What the sender and the producer's callers share.
+pub(super) struct Shared {
+    pub(super) config: ProducerConfig,
+    pub(super) cluster: Cluster,
+    pub(super) accumulator: RefCell<Accumulator>,
+    sequences: RefCell<Option<Sequences>>,
+    /// Wakes the sender: a batch is full, an answer came, a flush began.
+    pub(super) bell: Notify,
+    /// `buffer.memory`.
+    pub(super) memory: Semaphore,
+    /// Callers who wait for memory or for a flush: no batch lingers then.
+    pub(super) hurried: Cell<usize>,
+    pub(super) closing: Cell<bool>,
+    /// A batch was settled.
+    pub(super) settled: Event,
+    /// Requests on their way, by broker.
+    in_flight: RefCell<AHashMap<NodeId, usize>>,
+    connecting: RefCell<AHashSet<NodeId>>,
+    refreshing: Cell<bool>,
+    /// Why nothing can be sent any more.
+    pub(super) fatal: RefCell<Option<ClientError>>,
+}
+
+impl Shared {
+    pub(super) fn new(config: ProducerConfig, cluster: Cluster) -> Rc<Shared> {
+        Rc::new(Shared {
+            accumulator: RefCell::new(Accumulator::new(&config)),
+            sequences: RefCell::new(config.idempotence.then(Sequences::default)),
+            bell: Notify::new(),
+            memory: Semaphore::new(config.buffer_memory as u64),
+            hurried: Cell::new(0),
+            closing: Cell::new(false),
+            settled: Event::new(),
+            in_flight: RefCell::default(),
+            connecting: RefCell::default(),
+            refreshing: Cell::new(false),
+            fatal: RefCell::new(None),
+            config,
+            cluster,
+        })
+    }
+
+    fn hurry(&self) -> bool {
+        self.closing.get() || self.hurried.get() > 0
+    }
+
+    fn has_room(&self, node: NodeId) -> bool {
+        self.in_flight.borrow().get(&node).copied().unwrap_or(0) < self.config.in_flight_max
+    }
+
+    fn count(&self, node: NodeId, change: isize) {
+        let mut in_flight = self.in_flight.borrow_mut();
+        let count = in_flight.entry(node).or_default();
+        *count = count.saturating_add_signed(change);
+    }
+}
+
+/// Runs until the producer is closed and everything is settled.
+pub(super) async fn run(shared: Rc<Shared>) {
+    loop {
+        let now = rt::now();
+        let expired = shared.accumulator.borrow_mut().expire(now);
+        for batch in expired {
+            let api = "PRODUCE";
+            let peer = "the cluster".to_owned();
+            give_up(&shared, batch, ClientError::TimedOut { peer, api }, Vec::new());
+        }
+        if shared.closing.get() && shared.accumulator.borrow().unsettled() == 0 {
+            return;
+        }
+        let needs_identity =
+            shared.sequences.borrow().as_ref().is_some_and(Sequences::needs_identity);
+        if needs_identity && shared.accumulator.borrow().unsettled() > 0 {
+            get_identity(&shared).await;
+            continue;
+        }
+        let look_again = send_ready(&shared, now);
+        rt::select2(shared.bell.notified(), rt::sleep_until_opt(look_again)).await;
+    }
+}
+
+/// Sends all that may leave; returns when to look again.
+fn send_ready(shared: &Rc<Shared>, now: Instant) -> Option<Instant> {
+    let view = shared.cluster.view();
+    let leader = |key: &TopicPartition| view.leader_of(&key.topic, key.partition);
+    let hurry = shared.hurry();
+    let ready = shared.accumulator.borrow().ready(
+        now,
+        hurry,
+        shared.sequences.borrow().as_ref(),
+        leader,
+    );
+    if !ready.leaderless.is_empty() {
+        refresh(shared);
+    }
+    for node in ready.nodes {
+        let Some(connection) = shared.cluster.open_node(node) else {
+            connect(shared, node);
+            continue;
+        };
+        while shared.has_room(node) {
+            let batches = shared.accumulator.borrow_mut().drain(
+                node,
+                now,
+                hurry,
+                shared.sequences.borrow_mut().as_mut(),
+                leader,
+            );
+            if batches.is_empty() {
+                break;
+            }
+            send(shared, node, &connection, &view, batches);
+        }
+    }
+    ready.look_again
+}
+
+/// Opens a connection beside the sender, once at a time per broker.
+fn connect(shared: &Rc<Shared>, node: NodeId) {
+    if !shared.connecting.borrow_mut().insert(node) {
+        return;
+    }
+    let shared = shared.clone();
+    drop(rt::spawn(async move {
+        if shared.cluster.node(node).await.is_err() {
+            // The leaders may be elsewhere by now. A failure shows in the next attempt.
+            let _ = shared.cluster.refresh().await;
+        }
+        shared.connecting.borrow_mut().remove(&node);
+        shared.bell.notify_one();
+    }));
+}
+
+/// Refreshes the view beside the sender, once at a time, with the retry back-off behind it.
+fn refresh(shared: &Rc<Shared>) {
+    if shared.refreshing.replace(true) {
+        return;
+    }
+    let shared = shared.clone();
+    drop(rt::spawn(async move {
+        // A failure shows in the next attempt.
+        let _ = shared.cluster.refresh().await;
+        shared.bell.notify_one();
+        rt::sleep(shared.config.client.retry_backoff.delay(1, rt::random_u64())).await;
+        shared.refreshing.set(false);
+        shared.bell.notify_one();
+    }));
+}
+
+/// Asks for a producer id. A final refusal ends the producer.
+async fn get_identity(shared: &Rc<Shared>) {
+    let request = InitProducerIdRequest {
+        transactional_id: None,
+        transaction_timeout_ms: i32::MAX,
+        ..InitProducerIdRequest::default()
+    };
+    let cluster = &shared.cluster;
+    let deadline = rt::now() + shared.config.delivery_timeout;
+    let answer = cluster
+        .retry_until(deadline, async || {
+            let answer = cluster.call_any(&request, Duration::ZERO).await?;
+            check(answer.error_code, || "INIT_PRODUCER_ID".to_owned())?;
+            Ok(Identity { id: answer.producer_id, epoch: answer.producer_epoch })
+        })
+        .await;
+    match answer {
+        Ok(identity) => {
+            if let Some(sequences) = shared.sequences.borrow_mut().as_mut() {
+                sequences.set_identity(identity);
+            }
+        }
+        Err(error) if error.is_retriable() => {}
+        Err(error) => {
+            *shared.fatal.borrow_mut() = Some(error.clone());
+            let batches = shared.accumulator.borrow_mut().take_all();
+            for batch in batches {
+                give_up(shared, batch, error.clone(), Vec::new());
+            }
+        }
+    }
+}
+
+/// Builds one request and queues it; a task of its own waits for the answer.
+fn send(
+    shared: &Rc<Shared>,
+    node: NodeId,
+    connection: &Connection,
+    view: &ClusterView,
+    mut batches: Vec<PendingBatch>,
+) {
+    let started = start(shared, connection, view, &mut batches);
+    shared.count(node, 1);
+    match started {
+        Ok(Some(sent)) => {
+            let shared = shared.clone();
+            drop(rt::spawn(async move {
+                let limit = shared.config.client.request_timeout;
+                let answer = sent.answer::<ProduceRequest>(limit).await;
+                shared.count(node, -1);
+                match answer {
+                    Ok(answer) => settle_all(&shared, batches, &answer),
+                    Err(error) => fail_all(&shared, batches, &error),
+                }
+            }));
+        }
+        Ok(None) => {
+            shared.count(node, -1);
+            let unknown = Acked { base_offset: None, append_time: None };
+            for batch in batches {
+                came_back(shared, &batch);
+                settle(shared, &batch, Ok(unknown), Vec::new());
+            }
+        }
+        Err(error) => {
+            shared.count(node, -1);
+            fail_all(shared, batches, &error);
+        }
+    }
+}
+
+/// `None` with `acks=0`: there will be no answer.
+fn start(
+    shared: &Shared,
+    connection: &Connection,
+    view: &ClusterView,
+    batches: &mut [PendingBatch],
+) -> Result<Option<Sent>, ClientError> {
+    let id = |batch: &PendingBatch| view.topic(&batch.key.topic).map(|topic| topic.id).unwrap_or_default();
+    let by_id = batches.iter().all(|batch| !id(batch).is_zero());
+    let last = if by_id { i16::MAX } else { PRODUCE_BY_NAME_LAST };
+    let version = connection.versions().choose::<ProduceRequest>(PRODUCE_FIRST, last)?;
+    let mut topics: Vec<TopicProduceData> = Vec::new();
+    for batch in batches {
+        let records = batch.build().map_err(|error| ClientError::Invalid(error.to_string()))?;
+        if topics.last().is_none_or(|topic| topic.name != batch.key.topic) {
+            topics.push(TopicProduceData {
+                name: batch.key.topic.clone(),
+                topic_id: id(batch),
+                ..TopicProduceData::default()
+            });
+        }
+        if let Some(topic) = topics.last_mut() {
+            topic.partition_data.push(PartitionProduceData {
+                index: batch.key.partition,
+                records: Some(Records::from(records)),
+                ..PartitionProduceData::default()
+            });
+        }
+    }
+    let timeout = shared.config.client.request_timeout.as_millis();
+    let request = ProduceRequest {
+        acks: shared.config.acks.wire(),
+        timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
+        topic_data: topics,
+        ..ProduceRequest::default()
+    };
+    if shared.config.acks == Acks::None {
+        return connection.start_unanswered(&request, version).map(|()| None);
+    }
+    connection.start(&request, version).map(Some)
+}
+
+fn settle_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, answer: &ProduceResponse) {
+    let view = shared.cluster.view();
+    let mut parts: AHashMap<(&str, i32), &PartitionProduceResponse> = AHashMap::new();
+    for topic in &answer.responses {
+        let name = if topic.topic_id.is_zero() {
+            Some(&topic.name)
+        } else {
+            // Removed and made anew meanwhile: then the request's own view has the name.
+            view.name_of(topic.topic_id)
+        };
+        let Some(name) = name else { continue };
+        for part in &topic.partition_responses {
+            parts.insert((name.as_str(), part.index), part);
+        }
+    }
+    for batch in batches {
+        let part = parts.get(&(batch.key.topic.as_str(), batch.key.partition)).copied();
+        match part {
+            Some(part) => judge_batch(shared, batch, part),
+            None => {
+                // Not answered for: treated as an answer that was lost.
+                let code = ErrorCode::UNKNOWN_TOPIC_ID.0;
+                let part =
+                    PartitionProduceResponse { error_code: code, ..Default::default() };
+                judge_batch(shared, batch, &part);
+            }
+        }
+    }
+    shared.bell.notify_one();
+}
+
+/// The request got no answer.
+fn fail_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, error: &ClientError) {
+    for batch in batches {
+        let code = error.code();
+        let text = error.to_string();
+        let part = PartitionProduceResponse {
+            error_code: code.0,
+            error_message: Some(text.as_str().into()),
+            ..Default::default()
+        };
+        judge_batch(shared, batch, &part);
+    }
+    shared.bell.notify_one();
+}
+
+fn judge_batch(shared: &Rc<Shared>, mut batch: PendingBatch, part: &PartitionProduceResponse) {
+    let now = rt::now();
+    let code = ErrorCode(part.error_code);
+    let is_next = batch
+        .sequence
+        .and_then(|sequence| Some(shared.sequences.borrow().as_ref()?.is_next(&batch.key, sequence)));
+    let attempt = Attempt {
+        retried: batch.attempts.saturating_sub(1),
+        retries: shared.config.retries,
+        expired: batch.created + shared.config.delivery_timeout <= now,
+        is_next,
+    };
+    let verdict = judge(code, attempt);
+    if let Verdict::Retry { .. } | Verdict::RetryAnew = verdict {
+        tracing::debug!(batch = %batch.key, error = %code, attempts = batch.attempts, "retrying");
+        let backoff = shared.config.client.retry_backoff;
+        batch.retry_at = now + backoff.delay(batch.attempts, rt::random_u64());
+    }
+    match verdict {
+        Verdict::Delivered { known_offset } => {
+            if let (Some(sequences), Some(sequence)) =
+                (shared.sequences.borrow_mut().as_mut(), batch.sequence)
+            {
+                sequences.acked(&batch.key, sequence, batch.records);
+            }
+            came_back(shared, &batch);
+            let acked = Acked {
+                base_offset: Some(Offset(part.base_offset))
+                    .filter(|offset| known_offset && offset.0 >= 0),
+                append_time: Some(part.log_append_time_ms).filter(|time| *time >= 0),
+            };
+            settle(shared, &batch, Ok(acked), Vec::new());
+        }
+        Verdict::Retry { refresh: wanted } => {
+            let key = batch.key.clone();
+            shared.accumulator.borrow_mut().put_back(batch);
+            came_back_key(shared, &key);
+            if wanted {
+                refresh(shared);
+            }
+        }
+        Verdict::RetryAnew => {
+            restart(shared, &batch);
+            let key = batch.key.clone();
+            shared.accumulator.borrow_mut().put_back(batch);
+            came_back_key(shared, &key);
+        }
+        Verdict::Fail => {
+            let text = part.error_message.as_deref().unwrap_or_default();
+            let error = ClientError::broker(format!("produce to {}", batch.key), code, text);
+            let errors = part.record_errors.iter().map(|record| {
+                let text = record.batch_index_error_message.as_ref();
+                (record.batch_index, text.map(|t| t.as_str().to_owned()).unwrap_or_default())
+            });
+            restart(shared, &batch);
+            came_back(shared, &batch);
+            settle(shared, &batch, Err(error), errors.collect());
+        }
+    }
+}
+
+/// A batch that is queued is given up.
+fn give_up(
+    shared: &Rc<Shared>,
+    batch: PendingBatch,
+    error: ClientError,
+    errors: Vec<(i32, String)>,
+) {
+    restart(shared, &batch);
+    restart_if_quiet(shared, &batch.key);
+    settle(shared, &batch, Err(error), errors);
+}
+
+fn settle(
+    shared: &Rc<Shared>,
+    batch: &PendingBatch,
+    result: Result<Acked, ClientError>,
+    errors: Vec<(i32, String)>,
+) {
+    shared.accumulator.borrow_mut().settled(batch);
+    batch.outcome.settle(result, errors);
+    shared.settled.notify_all();
+}
+
+/// The batch's number will not be used: the partition's count starts anew.
+fn restart(shared: &Shared, batch: &PendingBatch) {
+    if let (Some(sequences), Some(sequence)) =
+        (shared.sequences.borrow_mut().as_mut(), batch.sequence)
+    {
+        sequences.restart(&batch.key, sequence);
+    }
+}
+
+fn came_back(shared: &Shared, batch: &PendingBatch) {
+    came_back_key(shared, &batch.key);
+}
+
+fn came_back_key(shared: &Shared, key: &TopicPartition) {
+    shared.accumulator.borrow_mut().came_back(key);
+    restart_if_quiet(shared, key);
+}
+
+/// With nothing on the wire a partition that must restart does so.
+fn restart_if_quiet(shared: &Shared, key: &TopicPartition) {
+    let mut sequences = shared.sequences.borrow_mut();
+    let Some(sequences) = sequences.as_mut().filter(|s| s.is_restarting(key)) else { return };
+    let mut accumulator = shared.accumulator.borrow_mut();
+    if accumulator.on_wire(key) == 0 {
+        sequences.restarted(key);
+        accumulator.forget_sequences(key);
+    }
+}
