@@ -25,6 +25,8 @@ const LATEST_TIERED: i64 = -5;
 /// The earliest that waits to be tiered (KIP-1023).
 const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
+/// First version that tells the epoch of the offset (KIP-320).
+const LEADER_EPOCH_VERSION: i16 = 4;
 /// Before this version "not known yet" is told as LEADER_NOT_AVAILABLE.
 const OFFSET_NOT_AVAILABLE_VERSION: i16 = 5;
 
@@ -114,7 +116,9 @@ pub async fn handle(context: Rc<Context>, request: ListOffsetsRequest) -> ListOf
             Ok(answer) => {
                 place.timestamp = answer.timestamp;
                 place.offset = answer.offset;
-                place.leader_epoch = answer.leader_epoch;
+                if context.version >= LEADER_EPOCH_VERSION {
+                    place.leader_epoch = answer.leader_epoch;
+                }
             }
             Err(error) => place.error_code = error.0,
         }

@@ -353,6 +353,23 @@ impl Accumulator {
     }
 }
 
+impl std::fmt::Debug for Accumulator {
+    /// The queues that are not empty: batches waiting, on the wire, and the first one's state.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let queues = self.topics.iter().flat_map(|(topic, queues)| {
+            queues.iter().enumerate().map(move |(index, queue)| (topic, index, queue))
+        });
+        let busy = queues.filter(|(.., queue)| queue.on_wire + queue.batches.len() > 0);
+        f.debug_list()
+            .entries(busy.map(|(topic, index, queue)| {
+                let first = queue.batches.front();
+                let first = first.map(|b| (b.id, b.attempts, b.retry_at, b.sequence, b.records));
+                (topic, index, queue.batches.len(), queue.on_wire, first)
+            }))
+            .finish()
+    }
+}
+
 impl PendingBatch {
     fn size_with(&self, record: &ProducerRecord, headers: &[Header<'_>]) -> usize {
         let (key, value) = (record.key.as_deref(), record.value.as_deref());

@@ -285,3 +285,9 @@ fn validate(config: &ProducerConfig) -> Result<(), ClientError> {
     }
     Ok(())
 }
+
+impl std::fmt::Debug for Producer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.shared.fmt(f)
+    }
+}

@@ -92,6 +92,20 @@ impl Shared {
     }
 }
 
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Producer")
+            .field("queues", &self.accumulator.borrow())
+            .field("sequences", &self.sequences.borrow())
+            .field("in_flight", &self.in_flight.borrow())
+            .field("connecting", &self.connecting.borrow())
+            .field("refreshing", &self.refreshing.get())
+            .field("hurried", &self.hurried.get())
+            .field("memory_free", &self.memory.available())
+            .finish()
+    }
+}
+
 /// Runs until the producer is closed and everything is settled.
 pub(super) async fn run(shared: Rc<Shared>) {
     loop {

@@ -1,20 +1,20 @@
-//! What the controller decides about settings: IncrementalAlterConfigs and AlterConfigs, for
-//! topics, brokers and groups. Pure: the image and the request in; records and answers out.
+//! What the controller decides about the settings of one resource: topic, broker, group or
+//! client-metrics subscription. Pure: the image and the changes in; settings and records out. What
+//! whole requests ask is in `config_admin`.
 
 use super::image::{ConfigMap, Image, ResourceType};
 use super::record::MetadataRecord;
+use crate::config::broker::check_time;
 use crate::config::definition::{check, items};
-use crate::config::layers::{Layers, is_dynamic};
-use crate::config::{BrokerConfig, Kind, broker_definition, topic_definition};
-use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
-use crate::wire::messages::alter_configs_response::{AlterConfigsResourceResponse, AlterConfigsResponse};
-use crate::wire::messages::config_record::ConfigRecord;
-use crate::wire::messages::incremental_alter_configs_request::IncrementalAlterConfigsRequest;
-use crate::wire::messages::incremental_alter_configs_response::{
-    AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsResponse,
+use crate::config::layers::Layers;
+use crate::config::{
+    BrokerConfig, Kind, Update, broker_definition, client_metrics_definition, group_definition, topic_definition,
 };
+use crate::wire::messages::config_record::ConfigRecord;
 use crate::wire::{ErrorCode, Str};
 use std::collections::BTreeMap;
+
+pub use super::config_admin::{alter, incremental_alter};
 
 /// What one entry does (IncrementalAlterConfigs' config_operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,13 @@ pub fn layers<'a>(image: &'a Image, config: &'a BrokerConfig) -> Layers<'a> {
     }
 }
 
+/// Why a change is refused, in Kafka's words.
+pub type Refusal = (ErrorCode, String);
+
+fn refuse<T>(error: ErrorCode, why: impl Into<String>) -> Result<T, Refusal> {
+    Err((error, why.into()))
+}
+
 /// The settings of a resource after `changes` (with `replace`: nothing of before stays), or why
 /// they cannot be.
 pub fn alter_resource(
@@ -57,48 +64,31 @@ pub fn alter_resource(
     name: &str,
     changes: &[ConfigChange],
     replace: bool,
-) -> Result<ConfigMap, (ErrorCode, String)> {
+) -> Result<ConfigMap, Refusal> {
     let before = image.config(kind, name).cloned().unwrap_or_default();
     let mut after = if replace { ConfigMap::new() } else { before };
-    for (at, change) in changes.iter().enumerate() {
-        if changes[..at].iter().any(|other| other.name == change.name) {
-            return Err((ErrorCode::INVALID_REQUEST, format!("Error due to duplicate config keys: {}", change.name)));
-        }
-        let expected = allowed(kind, &change.name)
-            .ok_or_else(|| (ErrorCode::INVALID_CONFIG, format!("Unknown {} config name: {}", kind_name(kind), change.name)))?;
-        if kind == ResourceType::BROKER && !is_dynamic(&change.name) {
-            return Err((ErrorCode::INVALID_REQUEST, format!("Cannot update these configs dynamically: {}", change.name)));
-        }
-        let inherited = || match kind {
-            ResourceType::TOPIC => layers(image, config).topic_value(&change.name, &ConfigMap::new()),
-            _ => config.value(&change.name).unwrap_or_default().to_owned(),
-        };
-        apply(&mut after, change, expected, inherited)?;
-    }
-    for (name, value) in &after {
-        if let Some(expected) = allowed(kind, name) {
-            check(name, expected, value).map_err(|bad| (ErrorCode::INVALID_CONFIG, bad.to_string()))?;
-        }
+    for change in changes {
+        apply(&mut after, change, known(kind, &change.name))?;
     }
     if kind == ResourceType::TOPIC {
-        check_topic_together(image, config, &after)?;
+        check_topic(image, config, &after)?;
+    } else if kind == ResourceType::GROUP {
+        check_group(image, config, &after)?;
+    } else if kind == ResourceType::CLIENT_METRICS {
+        check_client_metrics(&after)?;
+    } else {
+        check_broker(image, name, changes, replace)?;
     }
     Ok(after)
 }
 
-fn kind_name(kind: ResourceType) -> &'static str {
+/// Type and default of a setting.
+fn known(kind: ResourceType, name: &str) -> Option<(Kind, &'static str)> {
     match kind {
-        ResourceType::TOPIC => "topic",
-        ResourceType::BROKER => "broker",
-        ResourceType::GROUP => "group",
-        _ => "resource",
-    }
-}
-
-fn allowed(kind: ResourceType, name: &str) -> Option<Kind> {
-    match kind {
-        ResourceType::TOPIC => topic_definition(name).map(|definition| definition.kind),
-        ResourceType::BROKER => broker_definition(name).map(|definition| definition.kind),
+        ResourceType::TOPIC => topic_definition(name).map(|known| (known.kind, known.default)),
+        ResourceType::BROKER => broker_definition(name).map(|known| (known.kind, known.default.unwrap_or_default())),
+        ResourceType::GROUP => group_definition(name).map(|known| (known.kind, known.default)),
+        ResourceType::CLIENT_METRICS => client_metrics_definition(name).map(|known| (known.kind, known.default)),
         _ => None,
     }
 }
@@ -106,63 +96,174 @@ fn allowed(kind: ResourceType, name: &str) -> Option<Kind> {
 fn apply(
     after: &mut ConfigMap,
     change: &ConfigChange,
-    expected: Kind,
-    inherited: impl FnOnce() -> String,
-) -> Result<(), (ErrorCode, String)> {
+    known: Option<(Kind, &'static str)>,
+) -> Result<(), Refusal> {
     let name = &change.name;
-    let is_list = expected.is_list();
-    match (change.op, &change.value) {
+    let value = change.value.as_deref().unwrap_or_default();
+    match (change.op, known) {
         (ConfigOp::Delete, _) => {
             after.remove(name);
         }
-        (ConfigOp::Set, Some(value)) => {
+        (ConfigOp::Set, _) => {
             after.insert(name.clone(), value.trim().to_owned());
         }
-        (_, None) => {
-            return Err((ErrorCode::INVALID_CONFIG, format!("Null value not supported for : {name}")));
-        }
-        (ConfigOp::Append | ConfigOp::Subtract, Some(_)) if !is_list => {
-            return Err((
-                ErrorCode::INVALID_CONFIG,
-                format!("Can't {:?} to key {name} because its type is not LIST.", change.op).to_lowercase().replacen("can't", "Can't", 1),
-            ));
-        }
-        (op, Some(value)) => {
-            let current = after.get(name).cloned().unwrap_or_else(inherited);
-            let mut list: Vec<&str> = items(&current).collect();
+        (op, Some((kind, default))) if kind.is_list() => {
+            let current = after.get(name).map_or(default, String::as_str);
+            let mut list: Vec<&str> = items(current).collect();
             if op == ConfigOp::Append {
                 let new: Vec<&str> = items(value).filter(|item| !list.contains(item)).collect();
                 list.extend(new);
             } else {
                 list.retain(|item| !items(value).any(|gone| gone == *item));
             }
-            after.insert(name.clone(), list.join(","));
+            let list = list.join(",");
+            after.insert(name.clone(), list);
+        }
+        (op, _) => {
+            let op = if op == ConfigOp::Append { "APPEND" } else { "SUBTRACT" };
+            return refuse(
+                ErrorCode::INVALID_CONFIG,
+                format!("Can't {op} to key {name} because its type is not LIST."),
+            );
         }
     }
     Ok(())
 }
 
-/// What no single value shows.
-fn check_topic_together(
-    image: &Image,
-    config: &BrokerConfig,
-    topic: &ConfigMap,
-) -> Result<(), (ErrorCode, String)> {
-    let layers = layers(image, config);
-    let long = |name: &str| layers.topic_value(name, topic).parse::<i64>().unwrap_or(0);
-    let invalid = |why: String| Err((ErrorCode::INVALID_CONFIG, why));
-    if long("min.compaction.lag.ms") > long("max.compaction.lag.ms") {
-        return invalid(format!(
-            "conflict topic config setting min.compaction.lag.ms ({}) > max.compaction.lag.ms ({})",
-            long("min.compaction.lag.ms"),
-            long("max.compaction.lag.ms")
-        ));
-    }
-    if layers.topic_value("remote.storage.enable", topic).eq_ignore_ascii_case("true") {
-        return invalid("Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.".into());
+fn check_values(kind: ResourceType, what: &str, error: ErrorCode, values: &ConfigMap) -> Result<(), Refusal> {
+    for (name, value) in values {
+        let Some((expected, _)) = known(kind, name) else {
+            return refuse(error, format!("Unknown {what}: {name}"));
+        };
+        check(name, expected, value).map_err(|bad| (ErrorCode::INVALID_CONFIG, bad.to_string()))?;
     }
     Ok(())
 }
+
+fn check_topic(image: &Image, config: &BrokerConfig, topic: &ConfigMap) -> Result<(), Refusal> {
+    check_values(ResourceType::TOPIC, "topic config name", ErrorCode::INVALID_CONFIG, topic)?;
+    let layers = layers(image, config);
+    let long = |name: &str| layers.topic_value(name, topic).trim().parse::<i64>().unwrap_or(0);
+    let (least, most) = (long("min.compaction.lag.ms"), long("max.compaction.lag.ms"));
+    if least > most {
+        return refuse(
+            ErrorCode::INVALID_CONFIG,
+            format!("conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"),
+        );
+    }
+    if layers.topic_value("remote.storage.enable", topic).eq_ignore_ascii_case("true") {
+        return refuse(
+            ErrorCode::INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.",
+        );
+    }
+    Ok(())
+}
+
+fn check_group(image: &Image, config: &BrokerConfig, group: &ConfigMap) -> Result<(), Refusal> {
+    check_values(ResourceType::GROUP, "group config name", ErrorCode::INVALID_CONFIG, group)?;
+    let layers = layers(image, config);
+    let bound = |name: &str, none: i64| layers.broker_value(name).trim().parse::<i64>().unwrap_or(none);
+    for (name, value) in group {
+        let Some(definition) = group_definition(name) else { continue };
+        let Ok(value) = value.trim().parse::<i64>() else { continue };
+        let (least, most) = (bound(definition.least, i64::MIN), bound(definition.most, i64::MAX));
+        if value < least || value > most {
+            let why = match (definition.least, definition.most) {
+                ("", _) => format!("{name} must be at most {most}."),
+                (_, "") => format!("{name} must be at least {least}."),
+                _ => format!("{name} must be in the range {least} to {most} inclusive."),
+            };
+            return refuse(ErrorCode::INVALID_CONFIG, why);
+        }
+    }
+    Ok(())
+}
+
+/// KIP-714: pushes are at least 100 ms and at most an hour apart.
+const PUSH_INTERVAL_MS: std::ops::RangeInclusive<i64> = 100..=3_600_000;
+/// KIP-714: what a subscription may select clients by.
+const SELECTORS: [&str; 6] = [
+    "client_instance_id",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "client_source_address",
+    "client_source_port",
+];
+
+fn check_client_metrics(subscription: &ConfigMap) -> Result<(), Refusal> {
+    let what = "client metrics configuration";
+    check_values(ResourceType::CLIENT_METRICS, what, ErrorCode::INVALID_REQUEST, subscription)?;
+    if let Some(interval) = subscription.get("interval.ms")
+        && !interval.parse().is_ok_and(|interval| PUSH_INTERVAL_MS.contains(&interval))
+    {
+        let why = format!("Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)");
+        return refuse(ErrorCode::INVALID_REQUEST, why);
+    }
+    for pattern in items(subscription.get("match").map_or("", String::as_str)) {
+        let selects = pattern.split_once('=').is_some_and(|(selector, _)| SELECTORS.contains(&selector.trim()));
+        if !selects {
+            return refuse(ErrorCode::INVALID_CONFIG, format!("Illegal client matching pattern: {pattern}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_broker(image: &Image, name: &str, changes: &[ConfigChange], replace: bool) -> Result<(), Refusal> {
+    let of = |which: fn(Update) -> bool| -> Vec<&str> {
+        let changed = changes.iter().filter(|change| change.op != ConfigOp::Delete);
+        let unfit = changed.filter(|change| broker_definition(&change.name).is_none_or(|known| which(known.update)));
+        unfit.map(|change| change.name.as_str()).collect()
+    };
+    let fixed = of(|update| update == Update::Never);
+    if !fixed.is_empty() {
+        let why = format!("Cannot update these configs dynamically: [{}]", fixed.join(", "));
+        return refuse(ErrorCode::INVALID_REQUEST, why);
+    }
+    let single = of(|update| update == Update::PerBroker);
+    if name.is_empty() && !single.is_empty() {
+        let why = format!(
+            "Cannot update these configs at default cluster level, broker id must be specified: [{}]",
+            single.join(", ")
+        );
+        return refuse(ErrorCode::INVALID_REQUEST, why);
+    }
+    for change in changes.iter().filter(|change| change.op == ConfigOp::Set) {
+        let (Some(known), Some(value)) = (broker_definition(&change.name), &change.value) else { continue };
+        check(known.name, known.kind, value).map_err(|bad| (ErrorCode::INVALID_REQUEST, bad.to_string()))?;
+        check_time(known.name, value).map_err(|why| (ErrorCode::INVALID_REQUEST, why))?;
+    }
+    check_eligible_leader_replicas(image, name, changes, replace)
+}
+
+/// With eligible leader replicas (KIP-966) `min.insync.replicas` must be the same on all brokers:
+/// it is then set for the cluster and for no single broker.
+fn check_eligible_leader_replicas(
+    image: &Image,
+    name: &str,
+    changes: &[ConfigChange],
+    replace: bool,
+) -> Result<(), Refusal> {
+    let on = image.finalized_features().any(|(feature, level)| feature == ELIGIBLE_LEADER_REPLICAS && level > 0);
+    if !on {
+        return Ok(());
+    }
+    let change = changes.iter().find(|change| change.name == "min.insync.replicas");
+    if name.is_empty() {
+        let removed = change.map_or(replace, |change| change.op == ConfigOp::Delete);
+        if removed {
+            let why = "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.";
+            return refuse(ErrorCode::INVALID_CONFIG, why);
+        }
+    } else if change.is_some() {
+        let why = "Broker-level min.insync.replicas cannot be altered while ELR is enabled.";
+        return refuse(ErrorCode::INVALID_CONFIG, why);
+    }
+    Ok(())
+}
+
+const ELIGIBLE_LEADER_REPLICAS: &str = "eligible.leader.replicas.version";
 
 /// The records that bring a resource's settings from `before` to `after`.
 pub fn difference(kind: ResourceType, name: &str, before: &ConfigMap, after: &ConfigMap) -> Vec<MetadataRecord> {
@@ -190,124 +291,6 @@ pub fn set_records(kind: ResourceType, name: &str, settings: &BTreeMap<String, S
     difference(kind, name, &ConfigMap::new(), settings)
 }
 
-/// One resource of a request: decides, and adds its records.
-fn alter_one(
-    image: &Image,
-    config: &BrokerConfig,
-    kind: ResourceType,
-    name: &str,
-    changes: &[ConfigChange],
-    replace: bool,
-    records: &mut Vec<MetadataRecord>,
-) -> (ErrorCode, Option<Str>) {
-    let known = match kind {
-        ResourceType::TOPIC => image.topic_by_name(name).is_some(),
-        ResourceType::BROKER => name.is_empty() || name.parse::<i32>().is_ok(),
-        _ => {
-            let why = format!("Unsupported resource type {}.", kind.0);
-            return (ErrorCode::INVALID_REQUEST, Some(Str::from(why)));
-        }
-    };
-    if !known {
-        let error = if kind == ResourceType::TOPIC {
-            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
-        } else {
-            ErrorCode::INVALID_REQUEST
-        };
-        return (error, Some(Str::from(format!("The {} '{name}' does not exist.", kind_name(kind)))));
-    }
-    match alter_resource(image, config, kind, name, changes, replace) {
-        Ok(after) => {
-            let before = image.config(kind, name).cloned().unwrap_or_default();
-            records.extend(difference(kind, name, &before, &after));
-            (ErrorCode::NONE, None)
-        }
-        Err((error, why)) => (error, Some(Str::from(why))),
-    }
-}
-
-pub fn incremental_alter(
-    image: &Image,
-    config: &BrokerConfig,
-    request: &IncrementalAlterConfigsRequest,
-) -> (Vec<MetadataRecord>, IncrementalAlterConfigsResponse) {
-    let mut records = Vec::new();
-    let mut response = IncrementalAlterConfigsResponse::default();
-    for resource in &request.resources {
-        let mut changes = Vec::with_capacity(resource.configs.len());
-        let mut unknown = None;
-        for entry in &resource.configs {
-            let op = match entry.config_operation {
-                0 => ConfigOp::Set,
-                1 => ConfigOp::Delete,
-                2 => ConfigOp::Append,
-                3 => ConfigOp::Subtract,
-                other => {
-                    unknown = Some(other);
-                    continue;
-                }
-            };
-            let value = entry.value.as_ref().map(Str::to_string);
-            changes.push(ConfigChange { name: entry.name.to_string(), op, value });
-        }
-        let (error, message) = match unknown {
-            Some(op) => (ErrorCode::INVALID_REQUEST, Some(Str::from(format!("Unknown operation type {op}.")))),
-            None => alter_one(
-                image,
-                config,
-                ResourceType(resource.resource_type),
-                &resource.resource_name,
-                &changes,
-                false,
-                &mut records,
-            ),
-        };
-        response.responses.push(IncrementalResourceResponse {
-            error_code: error.0,
-            error_message: message,
-            resource_type: resource.resource_type,
-            resource_name: resource.resource_name.clone(),
-            ..Default::default()
-        });
-    }
-    if request.validate_only {
-        records.clear();
-    }
-    (records, response)
-}
-
-pub fn alter(
-    image: &Image,
-    config: &BrokerConfig,
-    request: &AlterConfigsRequest,
-) -> (Vec<MetadataRecord>, AlterConfigsResponse) {
-    let mut records = Vec::new();
-    let mut response = AlterConfigsResponse::default();
-    for resource in &request.resources {
-        let changes: Vec<ConfigChange> = resource
-            .configs
-            .iter()
-            .map(|entry| ConfigChange::set(&entry.name, entry.value.as_deref()))
-            .collect();
-        let (error, message) = alter_one(
-            image,
-            config,
-            ResourceType(resource.resource_type),
-            &resource.resource_name,
-            &changes,
-            true,
-            &mut records,
-        );
-        response.responses.push(AlterConfigsResourceResponse {
-            error_code: error.0,
-            error_message: message,
-            resource_type: resource.resource_type,
-            resource_name: resource.resource_name.clone(),
-            ..Default::default()
-        });
-    }
-    if request.validate_only {
-        records.clear();
-    }
-    (records, response)
-}
+#[cfg(test)]
+#[path = "configs_tests.rs"]
+mod tests;

@@ -98,6 +98,11 @@ impl Image {
         self.brokers.get(&id).is_some_and(|broker| !broker.fenced)
     }
 
+    /// Whether a broker may be given leaderships: alive and not shutting down.
+    pub fn can_lead(&self, id: NodeId) -> bool {
+        self.brokers.get(&id).is_some_and(|broker| !broker.fenced && !broker.in_controlled_shutdown)
+    }
+
     /// The live brokers on a listener: id, host, port, rack.
     pub fn endpoints<'a>(
         &'a self,

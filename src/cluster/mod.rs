@@ -5,9 +5,10 @@
 //! * [`record`], [`metadata_log`] the records and their log;
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
 //! * [`controller`] decide, write, apply, publish;
-//! * [`topic_admin`], [`configs`], [`placement`] the decisions.
+//! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`] the decisions.
 
 mod brokers;
+pub mod config_admin;
 pub mod configs;
 pub mod controller;
 pub mod features;

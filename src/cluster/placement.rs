@@ -6,7 +6,7 @@ use crate::types::NodeId;
 
 /// Why replicas cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be reached because only {have} broker(s) are registered.")]
+#[error("Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be reached because only {have} broker(s) are registered or some brokers have all their log directories cordoned.")]
 pub struct TooFewBrokers {
     pub wanted: usize,
     pub have: usize,

@@ -5,7 +5,7 @@ use super::configs::{ConfigChange, alter_resource};
 use super::image::{Image, ResourceType};
 use super::placement;
 use super::record::MetadataRecord;
-use super::topics::{Topic, check_topic_name, names_collide};
+use super::topics::{METADATA_TOPIC, Topic, check_topic_name, names_collide};
 use crate::config::BrokerConfig;
 use crate::types::{NodeId, Uuid};
 use crate::wire::messages::create_partitions_request::{CreatePartitionsRequest, CreatePartitionsTopic};
@@ -22,7 +22,7 @@ use crate::wire::messages::partition_record::PartitionRecord;
 use crate::wire::messages::remove_topic_record::RemoveTopicRecord;
 use crate::wire::messages::topic_record::TopicRecord;
 use crate::wire::{ErrorCode, Str};
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashSet;
 use std::collections::BTreeMap;
 
 /// Partitions that one request may make, as Kafka limits them.
@@ -71,34 +71,32 @@ pub fn create_topics(
     request: &CreateTopicsRequest,
     mut dice: Dice<'_>,
 ) -> (Vec<MetadataRecord>, CreateTopicsResponse) {
-    let mut times: AHashMap<&Str, usize> = AHashMap::new();
-    for topic in &request.topics {
-        *times.entry(&topic.name).or_default() += 1;
-    }
+    let twice = repeated(request.topics.iter().map(|topic| &topic.name));
     let mut records = Vec::new();
     let mut response = CreateTopicsResponse::default();
     let mut new_names: Vec<Str> = Vec::new();
-    let mut made = 0;
+    let too_many = wanted_partitions(config, request) > PARTITIONS_PER_REQUEST_MAX;
     for topic in &request.topics {
-        let mut result = CreatableTopicResult { name: topic.name.clone(), ..Default::default() };
-        let decided = if times.get(&topic.name).is_some_and(|times| *times > 1) {
+        if response.topics.iter().any(|told| told.name == topic.name) {
+            continue;
+        }
+        let decided = if too_many {
+            refuse(ErrorCode::POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        } else if twice.contains(&topic.name) {
             refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name.")
         } else {
-            decide_topic(image, config, topic, &new_names, made, &mut dice)
+            decide_topic(image, config, topic, &new_names, &mut dice)
         };
+        let mut result =
+            CreatableTopicResult { name: topic.name.clone(), configs: Some(Vec::new()), ..Default::default() };
         match decided {
             Ok(new) => {
-                made += new.partitions.len();
                 new_names.push(topic.name.clone());
                 result.topic_id = new.id;
                 result.num_partitions = new.partitions.len() as i32;
                 result.replication_factor = new.factor;
                 result.configs = Some(told_configs(config, image, &new.configs));
-                if request.validate_only {
-                    result.topic_id = Uuid::ZERO;
-                } else {
-                    records.extend(topic_records(&topic.name, &new));
-                }
+                records.extend(topic_records(image, &topic.name, &new));
             }
             Err((error, message)) => {
                 result.error_code = error.0;
@@ -107,11 +105,28 @@ pub fn create_topics(
                 result.replication_factor = -1;
             }
         }
-        if !response.topics.iter().any(|told| told.name == result.name) {
-            response.topics.push(result);
-        }
+        response.topics.push(result);
+    }
+    if request.validate_only {
+        records.clear();
     }
     (records, response)
+}
+
+/// What a request names more than once: it is refused as a whole.
+fn repeated<T: Eq + std::hash::Hash + Clone>(all: impl Iterator<Item = T>) -> AHashSet<T> {
+    let mut seen = AHashSet::new();
+    all.filter(|one| !seen.insert(one.clone())).collect()
+}
+
+/// Partitions that a request would make, whether it can be granted or not.
+fn wanted_partitions(config: &BrokerConfig, request: &CreateTopicsRequest) -> usize {
+    let of = |topic: &CreatableTopic| match (topic.assignments.len(), topic.num_partitions) {
+        (0, -1) => config.num_partitions.max(0) as usize,
+        (0, count) => count.max(0) as usize,
+        (assigned, _) => assigned,
+    };
+    request.topics.iter().map(of).fold(0, usize::saturating_add)
 }
 
 fn decide_topic(
@@ -119,9 +134,14 @@ fn decide_topic(
     config: &BrokerConfig,
     topic: &CreatableTopic,
     new_names: &[Str],
-    made: usize,
     dice: &mut Dice<'_>,
 ) -> Result<NewTopic, Refusal> {
+    if *topic.name == *METADATA_TOPIC {
+        return refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Creation of internal topic {METADATA_TOPIC} is prohibited."),
+        );
+    }
     check_topic_name(&topic.name).or_else(|why| refuse(ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
     if image.topic_by_name(&topic.name).is_some() {
         return refuse(
@@ -136,6 +156,12 @@ fn decide_topic(
             format!("Topic '{}' collides with existing topic: {other}", topic.name),
         );
     }
+    let nulls: Vec<&str> =
+        topic.configs.iter().filter(|entry| entry.value.is_none()).map(|entry| &*entry.name).collect();
+    if !nulls.is_empty() {
+        let why = format!("Null value not supported for topic configs: {}", nulls.join(","));
+        return refuse(ErrorCode::INVALID_CONFIG, why);
+    }
     let changes: Vec<ConfigChange> = topic
         .configs
         .iter()
@@ -144,7 +170,7 @@ fn decide_topic(
     let configs = alter_resource(image, config, ResourceType::TOPIC, &topic.name, &changes, false)
         .map_err(|(error, message)| (error, Some(message)))?;
     let partitions = if topic.assignments.is_empty() {
-        automatic(image, config, topic, made, dice)?
+        automatic(image, config, topic, dice)?
     } else {
         manual(image, topic)?
     };
@@ -156,7 +182,6 @@ fn automatic(
     image: &Image,
     config: &BrokerConfig,
     topic: &CreatableTopic,
-    made: usize,
     dice: &mut Dice<'_>,
 ) -> Result<Vec<Vec<NodeId>>, Refusal> {
     if topic.replication_factor == 0 || topic.replication_factor < -1 {
@@ -176,20 +201,9 @@ fn automatic(
         -1 => config.default_replication_factor,
         factor => factor,
     };
-    check_total(made + count as usize)?;
     let factor = usize::try_from(factor).unwrap_or(0);
     placement::place(image, 0, count, factor, dice.roll())
         .map_err(|error| (ErrorCode::INVALID_REPLICATION_FACTOR, Some(error.to_string())))
-}
-
-fn check_total(partitions: usize) -> Result<(), Refusal> {
-    if partitions > PARTITIONS_PER_REQUEST_MAX {
-        return refuse(
-            ErrorCode::POLICY_VIOLATION,
-            format!("Excessively large number of partitions per request: more than {PARTITIONS_PER_REQUEST_MAX}."),
-        );
-    }
-    Ok(())
 }
 
 fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Refusal> {
@@ -207,7 +221,8 @@ fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Ref
     }
     let mut partitions: BTreeMap<i32, Vec<NodeId>> = BTreeMap::new();
     for assignment in &topic.assignments {
-        let replicas = check_replicas(image, &assignment.broker_ids)?;
+        let factor = partitions.values().next().map(Vec::len);
+        let replicas = check_replicas(image, assignment.partition_index, &assignment.broker_ids, factor)?;
         if partitions.insert(assignment.partition_index, replicas).is_some() {
             return refuse(
                 ErrorCode::INVALID_REPLICA_ASSIGNMENT,
@@ -215,7 +230,6 @@ fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Ref
             );
         }
     }
-    check_total(partitions.len())?;
     let consecutive = partitions.keys().enumerate().all(|(at, index)| at as i32 == *index);
     if !consecutive {
         return refuse(
@@ -223,43 +237,41 @@ fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Ref
             "partitions should be a consecutive 0-based integer sequence",
         );
     }
-    let partitions: Vec<_> = partitions.into_values().collect();
-    same_factor(&partitions)?;
-    Ok(partitions)
+    Ok(partitions.into_values().collect())
 }
 
-fn same_factor(partitions: &[Vec<NodeId>]) -> Result<(), Refusal> {
-    let factor = partitions.first().map_or(0, Vec::len);
-    if partitions.iter().any(|replicas| replicas.len() != factor) {
-        return refuse(
-            ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-            "The manual partition assignment includes partitions with different replication factors.",
-        );
-    }
-    Ok(())
-}
-
-fn check_replicas(image: &Image, ids: &[i32]) -> Result<Vec<NodeId>, Refusal> {
+/// One partition's replicas as a request assigns them. `factor`: how many the others have.
+fn check_replicas(
+    image: &Image,
+    partition: i32,
+    ids: &[i32],
+    factor: Option<usize>,
+) -> Result<Vec<NodeId>, Refusal> {
+    let refused = |why: String| refuse(ErrorCode::INVALID_REPLICA_ASSIGNMENT, why);
     if ids.is_empty() {
-        return refuse(
-            ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-            "The manual partition assignment includes an empty replica list.",
-        );
+        return refused("The manual partition assignment includes an empty replica list.".into());
     }
     let mut seen = AHashSet::new();
     for id in ids {
-        if !seen.insert(*id) {
-            return refuse(
-                ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-                format!("The manual partition assignment includes the broker {id} more than once."),
-            );
-        }
         if image.broker(NodeId(*id)).is_none() {
-            return refuse(
-                ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-                format!("The manual partition assignment includes broker {id}, but no such broker is registered."),
-            );
+            return refused(format!(
+                "The manual partition assignment includes broker {id}, but no such broker is registered."
+            ));
         }
+        if !seen.insert(*id) {
+            return refused(format!("The manual partition assignment includes the broker {id} more than once."));
+        }
+    }
+    if let Some(factor) = factor.filter(|factor| *factor != ids.len()) {
+        return refused(format!(
+            "The manual partition assignment includes a partition with {} replica(s), but this is not consistent with previous partitions, which have {factor} replica(s).",
+            ids.len()
+        ));
+    }
+    if !ids.iter().any(|id| image.can_lead(NodeId(*id))) {
+        return refused(format!(
+            "All brokers specified in the manual partition assignment for partition {partition} are fenced or in controlled shutdown."
+        ));
     }
     Ok(ids.iter().map(|id| NodeId(*id)).collect())
 }
@@ -271,7 +283,7 @@ fn told_configs(
     overrides: &BTreeMap<String, String>,
 ) -> Vec<CreatableTopicConfigs> {
     super::configs::layers(image, config)
-        .describe_topic(overrides)
+        .describe_new_topic(overrides)
         .into_iter()
         .map(|entry| CreatableTopicConfigs {
             name: Str::from(entry.name),
@@ -284,7 +296,7 @@ fn told_configs(
         .collect()
 }
 
-fn topic_records(name: &Str, new: &NewTopic) -> Vec<MetadataRecord> {
+fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecord> {
     let mut records = vec![MetadataRecord::from(TopicRecord {
         name: name.detached(),
         topic_id: new.id,
@@ -292,20 +304,25 @@ fn topic_records(name: &Str, new: &NewTopic) -> Vec<MetadataRecord> {
     })];
     records.extend(super::configs::set_records(ResourceType::TOPIC, name, &new.configs));
     for (index, replicas) in new.partitions.iter().enumerate() {
-        records.push(partition_record(new.id, index as i32, replicas));
+        records.push(partition_record(image, new.id, index as i32, replicas));
     }
     records
 }
 
-fn partition_record(topic_id: Uuid, partition_id: i32, replicas: &[NodeId]) -> MetadataRecord {
-    let ids: Vec<i32> = replicas.iter().map(|node| node.0).collect();
+/// A new partition: in sync are the replicas whose brokers live, and the first of them leads.
+fn partition_record(image: &Image, topic_id: Uuid, partition_id: i32, replicas: &[NodeId]) -> MetadataRecord {
+    let isr: Vec<i32> = replicas.iter().filter(|id| image.can_lead(**id)).map(|id| id.0).collect();
+    let directory = |id: &NodeId| match image.broker(*id).map(|broker| broker.log_dirs.as_slice()) {
+        Some([only]) => *only,
+        _ => UNASSIGNED_DIRECTORY,
+    };
     MetadataRecord::from(PartitionRecord {
         partition_id,
         topic_id,
-        leader: ids.first().copied().unwrap_or(-1),
-        isr: ids.clone(),
-        directories: vec![UNASSIGNED_DIRECTORY; ids.len()],
-        replicas: ids,
+        leader: isr.first().copied().unwrap_or(-1),
+        isr,
+        directories: replicas.iter().map(directory).collect(),
+        replicas: replicas.iter().map(|node| node.0).collect(),
         leader_epoch: 0,
         partition_epoch: 0,
         ..Default::default()
@@ -328,13 +345,28 @@ pub fn delete_topics(
     } else {
         request.topic_names.iter().map(|name| (Some(name.clone()), Uuid::ZERO)).collect()
     };
-    let mut doomed = AHashSet::new();
-    for (name, id) in asked {
+    let names_twice = repeated(asked.iter().filter_map(|(name, _)| name.as_ref()));
+    let ids_twice = repeated(asked.iter().map(|(_, id)| *id).filter(|id| !id.is_zero()));
+    let mut done: AHashSet<(Option<Str>, Uuid)> = AHashSet::new();
+    for (name, id) in &asked {
+        if !done.insert((name.clone(), *id)) {
+            continue;
+        }
+        let decided = match name {
+            Some(name) if names_twice.contains(name) => refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name."),
+            _ if ids_twice.contains(id) => refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic id."),
+            _ => decide_deletion(image, config, name.as_ref(), *id).and_then(|topic| {
+                if name.is_some() && asked.iter().any(|(_, other)| *other == topic.id) {
+                    let why = "The provided topic name maps to an ID that was already supplied.";
+                    return refuse(ErrorCode::INVALID_REQUEST, why);
+                }
+                Ok(topic)
+            }),
+        };
         let mut result =
-            DeletableTopicResult { name: name.clone(), topic_id: id, ..Default::default() };
-        match decide_deletion(image, config, name.as_ref(), id, &doomed) {
+            DeletableTopicResult { name: name.clone(), topic_id: *id, ..Default::default() };
+        match decided {
             Ok(topic) => {
-                doomed.insert(topic.id);
                 result.name = Some(topic.name.clone());
                 result.topic_id = topic.id;
                 records.push(MetadataRecord::from(RemoveTopicRecord {
@@ -359,7 +391,6 @@ fn decide_deletion<'a>(
     config: &BrokerConfig,
     name: Option<&Str>,
     id: Uuid,
-    doomed: &AHashSet<Uuid>,
 ) -> Result<&'a Topic, Refusal> {
     if !config.delete_topic_enable {
         return refuse(ErrorCode::TOPIC_DELETION_DISABLED, "Topic deletion is disabled.");
@@ -383,9 +414,6 @@ fn decide_deletion<'a>(
             Some(ErrorCode::UNKNOWN_TOPIC_ID.message().to_owned()),
         ))?,
     };
-    if doomed.contains(&topic.id) {
-        return refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic in the request.");
-    }
     Ok(topic)
 }
 
@@ -396,9 +424,12 @@ pub fn create_partitions(
 ) -> (Vec<MetadataRecord>, CreatePartitionsResponse) {
     let mut records = Vec::new();
     let mut response = CreatePartitionsResponse::default();
-    for (at, topic) in request.topics.iter().enumerate() {
-        let again = request.topics[..at].iter().any(|other| other.name == topic.name);
-        let decided = if again {
+    let twice = repeated(request.topics.iter().map(|topic| &topic.name));
+    for topic in &request.topics {
+        if response.results.iter().any(|told: &CreatePartitionsTopicResult| told.name == topic.name) {
+            continue;
+        }
+        let decided = if twice.contains(&topic.name) {
             refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name.")
         } else {
             decide_growth(image, topic, &mut dice)
@@ -437,7 +468,10 @@ fn decide_growth(
         );
     }
     let more = topic.count - have;
-    check_total(more as usize)?;
+    if more as usize > PARTITIONS_PER_REQUEST_MAX {
+        let why = "Excessively large number of additional partitions per request.";
+        return refuse(ErrorCode::POLICY_VIOLATION, why);
+    }
     let factor = known.partition(0).map_or(1, |partition| partition.replicas.len());
     let placed = match &topic.assignments {
         Some(assignments) => {
@@ -447,17 +481,11 @@ fn decide_growth(
                     format!("Attempted to add {more} additional partition(s), but only {} assignment(s) were specified.", assignments.len()),
                 );
             }
-            let placed: Vec<_> = assignments
+            assignments
                 .iter()
-                .map(|assignment| check_replicas(image, &assignment.broker_ids))
-                .collect::<Result<_, _>>()?;
-            if placed.iter().any(|replicas| replicas.len() != factor) {
-                return refuse(
-                    ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-                    "The manual partition assignment does not have the topic's replication factor.",
-                );
-            }
-            placed
+                .zip(have..)
+                .map(|(assignment, index)| check_replicas(image, index, &assignment.broker_ids, Some(factor)))
+                .collect::<Result<Vec<_>, _>>()?
         }
         None => placement::place(image, have, more, factor, dice.roll())
             .map_err(|error| (ErrorCode::INVALID_REPLICATION_FACTOR, Some(error.to_string())))?,
@@ -465,6 +493,10 @@ fn decide_growth(
     Ok(placed
         .iter()
         .enumerate()
-        .map(|(at, replicas)| partition_record(known.id, have + at as i32, replicas))
+        .map(|(at, replicas)| partition_record(image, known.id, have + at as i32, replicas))
         .collect())
 }
+
+#[cfg(test)]
+#[path = "topic_admin_tests.rs"]
+mod tests;

@@ -10,6 +10,8 @@ const NO_LEADER_CHANGE: i32 = -2;
 /// Topics of the broker's own.
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 pub const TRANSACTIONS_TOPIC: &str = "__transaction_state";
+/// The metadata log's own name; no topic may have it.
+pub const METADATA_TOPIC: &str = "__cluster_metadata";
 pub const SHARE_STATE_TOPIC: &str = "__share_group_state";
 /// The longest topic name: directory names append `-<partition>` and stay within 255 bytes.
 const NAME_MAX: usize = 249;
@@ -25,7 +27,7 @@ pub fn check_topic_name(name: &str) -> Result<(), String> {
         return Err("Topic name is invalid: the empty string is not allowed".into());
     }
     if name == "." || name == ".." {
-        return Err("Topic name is invalid: '.' or '..' is not allowed".into());
+        return Err(format!("Topic name is invalid: '{name}' is not allowed"));
     }
     if name.len() > NAME_MAX {
         return Err(format!(

@@ -1,8 +1,8 @@
 //! The settings of this broker, typed, from a property file and the command line. Read once at
 //! start; any core. What changes while the broker runs comes from the metadata image instead.
 
-use super::broker_table::{USED, broker_definition, broker_definitions};
-use super::definition::{Kind, check, items};
+use super::broker_table::{broker_definition, broker_definitions, is_plugin_setting, listener_setting};
+use super::definition::{Definition, check, items};
 use super::listeners::{self, Listener, SecurityProtocol};
 use super::properties::{self, Origin, Property};
 use crate::types::NodeId;
@@ -32,6 +32,9 @@ pub enum ConfigError {
 pub struct BrokerConfig {
     /// What was given, by Kafka's name; what was not has its default.
     given: BTreeMap<String, Property>,
+    /// Settings for one listener only, by their whole name. The names live as long as the process:
+    /// settings are read once.
+    of_listeners: Vec<(&'static str, &'static Definition)>,
     pub node_id: NodeId,
     pub rack: Option<String>,
     pub listeners: Vec<Listener>,
@@ -76,9 +79,6 @@ pub struct BrokerConfig {
     pub log_level: String,
 }
 
-/// Where data goes when nothing is said.
-const DEFAULT_DATA: &str = "./highwater-data";
-const DEFAULT_LISTENER: &str = "PLAINTEXT://127.0.0.1:9092";
 
 impl BrokerConfig {
     /// From a property file, if one is given, and `key=value` settings that win over it.
@@ -102,64 +102,58 @@ impl BrokerConfig {
 
     pub fn from_properties(properties: Vec<Property>) -> Result<BrokerConfig, ConfigError> {
         let mut given = BTreeMap::new();
+        let mut of_listeners = Vec::new();
         for property in properties {
-            let Some(definition) = broker_definition(&property.key) else {
-                let suggestion = nearest(&property.key);
-                let Property { key, origin, .. } = property;
-                return Err(ConfigError::UnknownKey { origin, key, suggestion });
-            };
-            if !property.value.is_empty() || definition.kind.is_list() {
+            let one_listener = listener_setting(&property.key);
+            if let Some(definition) = broker_definition(&property.key).or(one_listener) {
                 check(&property.key, definition.kind, &property.value).map_err(|bad| {
                     ConfigError::BadValue { origin: property.origin.clone(), what: bad.to_string() }
                 })?;
+                if broker_definition(&property.key).is_none() && !given.contains_key(&property.key) {
+                    of_listeners.push((&*property.key.clone().leak(), definition));
+                }
+            } else if !is_plugin_setting(&property.key) {
+                let suggestion = nearest(&property.key);
+                let Property { key, origin, .. } = property;
+                return Err(ConfigError::UnknownKey { origin, key, suggestion });
             }
             given.insert(property.key.clone(), property);
         }
-        build(given)
+        build(given, of_listeners)
     }
 
-    /// The value of a setting: given, or Kafka's default; `None` where that is null.
+    /// The value of a setting: given, or its default; `None` where that is null.
     pub fn value(&self, name: &str) -> Option<&str> {
-        match self.given.get(name) {
-            Some(property) => Some(&property.value),
-            None => broker_definition(name)?.default,
-        }
+        self.given(name).or_else(|| broker_definition(name)?.default)
     }
 
-    /// Whether a setting was given rather than defaulted.
-    pub fn is_given(&self, name: &str) -> bool {
-        self.given.contains_key(name)
+    /// The value of a setting that was given rather than defaulted.
+    pub fn given(&self, name: &str) -> Option<&str> {
+        self.given.get(name).map(|property| property.value.as_str())
     }
 
     /// Settings that were given but have no effect here.
     pub fn without_effect(&self) -> impl Iterator<Item = &Property> {
-        self.given
-            .values()
-            .filter(|property| broker_definition(&property.key).is_some_and(|known| !known.used))
+        self.given.values().filter(|property| broker_definition(&property.key).is_none_or(|known| !known.used))
     }
 
-    /// All names with their values now.
-    pub fn values(&self) -> Vec<(super::Definition, Option<String>, bool)> {
-        broker_definitions()
-            .into_iter()
-            .map(|definition| {
-                let value = self.value(definition.name).map(str::to_owned);
-                (definition, value, self.is_given(definition.name))
-            })
-            .collect()
+    /// Settings for one listener only: whole name, and the setting they replace.
+    pub fn listener_settings(&self) -> impl Iterator<Item = (&'static str, &'static Definition)> {
+        self.of_listeners.iter().copied()
     }
 }
 
-fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError> {
+fn build(
+    given: BTreeMap<String, Property>,
+    of_listeners: Vec<(&'static str, &'static Definition)>,
+) -> Result<BrokerConfig, ConfigError> {
     let read = Reader { given: &given };
-    let listeners = match given.get("listeners") {
-        Some(_) => read.listeners("listeners")?,
-        None => listeners::parse(DEFAULT_LISTENER).map_err(ConfigError::Together)?,
-    };
+    check_together(&read)?;
+    let all = read.listeners("listeners")?;
     let controller_names: Vec<String> =
         items(read.text("controller.listener.names").unwrap_or_default()).map(str::to_owned).collect();
     let map = protocol_map(read.text("listener.security.protocol.map").unwrap_or_default());
-    for listener in listeners.iter().filter(|listener| !controller_names.contains(&listener.name)) {
+    for listener in all.iter().filter(|listener| !controller_names.contains(&listener.name)) {
         match map.get(&listener.name).copied() {
             Some(Some(SecurityProtocol::Plaintext)) => {}
             Some(_) => {
@@ -170,8 +164,31 @@ fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError>
             }
         }
     }
+    let advertised = match given.get("advertised.listeners") {
+        Some(_) => read.listeners("advertised.listeners")?,
+        None => Vec::new(),
+    };
+    for listener in advertised.iter().filter(|listener| !controller_names.contains(&listener.name)) {
+        if matches!(listener.host.as_str(), "0.0.0.0" | "::") {
+            let what = format!(
+                "advertised.listeners cannot use the nonroutable meta-address {}. Use a routable IP address.",
+                listener.host
+            );
+            return Err(read.bad("advertised.listeners", what));
+        }
+        if !all.iter().any(|bound| bound.name == listener.name) {
+            let what = format!("advertised.listeners names {}, which is no listener", listener.name);
+            return Err(read.bad("advertised.listeners", what));
+        }
+    }
+    if let Some(name) = read.text("inter.broker.listener.name").map(str::trim)
+        && !all.iter().any(|listener| listener.name.eq_ignore_ascii_case(name))
+    {
+        let what = format!("inter.broker.listener.name names {name}, which is no listener");
+        return Err(read.bad("inter.broker.listener.name", what));
+    }
     let listeners: Vec<Listener> =
-        listeners.into_iter().filter(|listener| !controller_names.contains(&listener.name)).collect();
+        all.into_iter().filter(|listener| !controller_names.contains(&listener.name)).collect();
     if listeners.is_empty() {
         return Err(read.bad("listeners", "a broker needs a listener".into()));
     }
@@ -188,10 +205,10 @@ fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError>
     let mut log_dirs: Vec<PathBuf> =
         items(read.text("log.dirs").unwrap_or_default()).map(PathBuf::from).collect();
     if log_dirs.is_empty() {
-        log_dirs = match given.get("log.dir") {
-            Some(dir) => items(&dir.value).map(PathBuf::from).collect(),
-            None => vec![PathBuf::from(DEFAULT_DATA)],
-        };
+        log_dirs = items(read.text("log.dir").unwrap_or_default()).map(PathBuf::from).collect();
+    }
+    if log_dirs.is_empty() {
+        return Err(read.bad("log.dirs", "a broker needs a log directory".into()));
     }
     let metadata_log_dir = match read.text("metadata.log.dir") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir),
@@ -206,10 +223,7 @@ fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError>
     Ok(BrokerConfig {
         node_id: NodeId(node_id),
         rack: read.text("broker.rack").map(str::to_owned),
-        advertised: match read.text("advertised.listeners") {
-            Some(_) => read.listeners("advertised.listeners")?,
-            None => Vec::new(),
-        },
+        advertised,
         listeners,
         log_dirs,
         metadata_log_dir,
@@ -250,7 +264,56 @@ fn build(given: BTreeMap<String, Property>) -> Result<BrokerConfig, ConfigError>
         log_json: read.text("highwater.log.format") == Some("json"),
         log_level: read.text("highwater.log.level").unwrap_or("info").to_owned(),
         given,
+        of_listeners,
     })
+}
+
+const TIMES: [&str; 5] =
+    ["log.roll.ms", "log.roll.jitter.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"];
+
+/// Limits of times that Kafka checks beside its tables of limits; fine for every other setting.
+pub fn check_time(name: &str, value: &str) -> Result<(), String> {
+    let Ok(value) = value.trim().parse::<i64>() else { return Ok(()) };
+    match name {
+        "log.roll.ms" if value < 1 => Err(format!("{name} must be greater than or equal to 1")),
+        "log.roll.jitter.ms" if value < 0 => Err(format!("{name} must be greater than or equal to 0")),
+        "log.retention.ms" | "log.retention.minutes" | "log.retention.hours" if value == 0 || value < -1 => {
+            Err(format!("{name} must be unlimited (-1) or, equal or greater than 1"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What no single value shows. The rules are Kafka's (KafkaConfig.validateValues), for the settings
+/// that act here.
+fn check_together(read: &Reader<'_>) -> Result<(), ConfigError> {
+    for name in TIMES {
+        check_time(name, read.text(name).unwrap_or_default()).map_err(|what| read.bad(name, what))?;
+    }
+    let (id, old) = (read.given.get("node.id"), read.given.get("broker.id"));
+    if let (Some(id), Some(old)) = (id, old)
+        && id.value.trim() != old.value.trim()
+    {
+        let what = format!("broker.id is {}, node.id is {}: they must be the same", old.value, id.value);
+        return Err(read.bad("broker.id", what));
+    }
+    let negative = |name| read.text(name).is_some_and(|value| value.trim().starts_with('-'));
+    if id.is_none() && old.is_some() && negative("broker.id") {
+        return Err(read.bad("broker.id", "broker.id must be 0 or more".into()));
+    }
+    let least: i64 = read.number("group.min.session.timeout.ms")?;
+    let most: i64 = read.number("group.max.session.timeout.ms")?;
+    if least > most {
+        let what = format!("group.min.session.timeout.ms ({least}) is above group.max.session.timeout.ms ({most})");
+        return Err(ConfigError::Together(what));
+    }
+    if read.number::<i64>("max.connections.per.ip")? == 0
+        && read.text("max.connections.per.ip.overrides").unwrap_or_default().trim().is_empty()
+    {
+        let what = "max.connections.per.ip can be 0 only if max.connections.per.ip.overrides is set";
+        return Err(read.bad("max.connections.per.ip", what.into()));
+    }
+    Ok(())
 }
 
 struct Reader<'a> {
@@ -274,7 +337,7 @@ impl Reader<'_> {
 
     /// A number; what was given has been checked against its bounds already.
     fn number<T: std::str::FromStr>(&self, name: &str) -> Result<T, ConfigError> {
-        let text = self.text(name).unwrap_or_default();
+        let text = self.text(name).unwrap_or_default().trim();
         text.parse().map_err(|_| self.bad(name, format!("Invalid value {text} for configuration {name}")))
     }
 
@@ -304,8 +367,10 @@ fn protocol_map(text: &str) -> BTreeMap<String, Option<SecurityProtocol>> {
 
 /// The known key that is most like `key`, if one is like it at all.
 fn nearest(key: &str) -> Option<&'static str> {
-    let names = USED.iter().map(|definition| definition.name);
-    names
+    broker_definitions()
+        .into_iter()
+        .filter(|definition| !definition.hidden)
+        .map(|definition| definition.name)
         .map(|name| (distance(key, name), name))
         .min()
         .filter(|(distance, name)| *distance <= 3.max(name.len() / 4))
@@ -328,11 +393,6 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The kind of a used setting, for the layers.
-pub(super) fn kind_of(name: &str) -> Option<Kind> {
-    broker_definition(name).map(|definition| definition.kind)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,7 +405,7 @@ mod tests {
     fn nothing_given_is_one_broker_at_home() {
         let config = load("").unwrap();
         assert_eq!(config.listeners[0].port, 9092);
-        assert_eq!(config.log_dirs, [PathBuf::from(DEFAULT_DATA)]);
+        assert_eq!(config.log_dirs, [PathBuf::from("./highwater-data")]);
         assert_eq!(config.socket_request_max_bytes, 100 << 20);
         assert!(config.auto_create_topics_enable && config.shards > 0);
     }
@@ -365,6 +425,27 @@ mod tests {
     }
 
     #[test]
+    fn the_command_line_wins_over_the_file_and_a_later_line_over_an_earlier_one() {
+        let file = std::env::temp_dir().join(format!("highwater-config-{}.properties", std::process::id()));
+        std::fs::write(&file, "num.partitions=2\nnum.partitions = 3 \nlog.retention.bytes=1\n").unwrap();
+        let config = BrokerConfig::load(Some(&file), &["log.retention.bytes=5".into()]).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(config.num_partitions, 3);
+        assert_eq!(config.given("log.retention.bytes"), Some("5"));
+        let missing = BrokerConfig::load(Some(&file), &[]).unwrap_err().to_string();
+        assert!(missing.starts_with(&file.display().to_string()), "{missing}");
+    }
+
+    #[test]
+    fn settings_of_one_listener_and_of_plugins_do_not_stop_the_start() {
+        let config = load("listener.name.plaintext.max.connections=9\nrsm.config.bucket=b").unwrap();
+        let (name, setting) = config.listener_settings().next().unwrap();
+        assert_eq!((name, setting.name), ("listener.name.plaintext.max.connections", "max.connections"));
+        assert_eq!(config.without_effect().count(), 2);
+        assert!(load("listener.name.plaintext.max.connections=x").is_err());
+    }
+
+    #[test]
     fn mistakes_are_told_with_file_line_and_a_guess() {
         let said = |text| load(text).unwrap_err().to_string();
         assert_eq!(
@@ -378,6 +459,18 @@ mod tests {
         );
         assert!(said("listeners=SSL://:9093").contains("TLS and SASL are not available"));
         assert!(said("listeners=nonsense").starts_with("server.properties:1: 'nonsense'"));
+        assert!(said("log.retention.ms=0").contains("must be unlimited (-1)"));
+        assert!(said("log.roll.ms=0").contains("greater than or equal to 1"));
+        assert!(said("node.id=1\nbroker.id=2").starts_with("server.properties:2: broker.id is 2"));
+        assert!(said("broker.id=-1").contains("0 or more"));
+        assert!(said("advertised.listeners=PLAINTEXT://0.0.0.0:9092").contains("nonroutable"));
+        assert!(said("advertised.listeners=OTHER://a:9092").contains("no listener"));
+        assert!(said("inter.broker.listener.name=OTHER").contains("no listener"));
+        assert!(said("group.min.session.timeout.ms=9000000").contains("is above"));
+        assert!(said("num.io.threads=none").ends_with("Not a number of type INT"), "Kafka's others are checked too");
+        assert!(said("num.partitions=").ends_with("Not a number of type INT"));
+        assert!(said("log.dir=").ends_with("a broker needs a log directory"));
+        assert!(said("max.connections.per.ip=0").contains("overrides"));
         let set = BrokerConfig::load(None, &["novalue".to_owned()]).unwrap_err();
         assert_eq!(set.to_string(), "--set novalue: expected KEY=VALUE");
     }

@@ -1,37 +1,41 @@
-//! The settings of a broker: those this broker acts on, with type, limits and what they do, and
-//! the names of Apache Kafka 4.4's others, which are accepted so that its files load and reported
-//! once as without effect. Facts only.
+//! The settings of a broker that this broker acts on: type, default, limits and what they do, as
+//! Apache Kafka 4.4 has them. Facts only.
+//!
+//! Defaults that are not Kafka's: `listeners` and `log.dir`, for a broker started without any
+//! setting listens to its own host only and keeps its data beside it.
 
-use super::definition::{Definition, Kind};
+use super::definition::{Definition, Kind, Update};
+use super::other_table::OTHERS;
 
-const DYNAMIC: bool = true;
-const FIXED: bool = false;
+const FIXED: Update = Update::Never;
+const BROKER: Update = Update::PerBroker;
+const CLUSTER: Update = Update::ClusterWide;
 
 const fn define(
     name: &'static str,
     kind: Kind,
     default: Option<&'static str>,
-    dynamic: bool,
+    update: Update,
     doc: &'static str,
 ) -> Definition {
-    Definition { name, kind, default, dynamic, used: true, doc }
+    Definition { name, kind, default, update, used: true, hidden: false, doc }
 }
 
 /// By name.
 #[rustfmt::skip]
 pub(super) const USED: &[Definition] = &[
-    define("advertised.listeners", Kind::List, None, DYNAMIC, "Addresses that clients are told, if they differ from the listeners'."),
+    define("advertised.listeners", Kind::List, None, FIXED, "Addresses that clients are told, if they differ from the listeners'."),
     define("auto.create.topics.enable", Kind::Boolean, Some("true"), FIXED, "Make a topic when a client asks for its metadata and allows it."),
-    define("broker.id", Kind::Int(-1, i32::MAX), Some("-1"), FIXED, "The old name of node.id."),
+    define("broker.id", Kind::Int(i32::MIN, i32::MAX), Some("-1"), FIXED, "The old name of node.id."),
     define("broker.rack", Kind::Str, None, FIXED, "The rack this broker stands in; replicas are spread over racks."),
-    define("compression.gzip.level", Kind::Int(-1, 9), Some("-1"), DYNAMIC, "Level for topics whose compression.type is gzip."),
-    define("compression.lz4.level", Kind::Int(1, 17), Some("9"), DYNAMIC, "Level for topics whose compression.type is lz4."),
-    define("compression.type", Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]), Some("producer"), DYNAMIC, "How batches are stored: as the producer sent them, or recompressed."),
-    define("compression.zstd.level", Kind::Int(-131072, 22), Some("3"), DYNAMIC, "Level for topics whose compression.type is zstd."),
+    define("compression.gzip.level", Kind::IntOr(-1, 1, 9), Some("-1"), CLUSTER, "Level for topics whose compression.type is gzip."),
+    define("compression.lz4.level", Kind::Int(1, 17), Some("9"), CLUSTER, "Level for topics whose compression.type is lz4."),
+    define("compression.type", Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]), Some("producer"), CLUSTER, "How batches are stored: as the producer sent them, or recompressed."),
+    define("compression.zstd.level", Kind::Int(-131072, 22), Some("3"), CLUSTER, "Level for topics whose compression.type is zstd."),
     define("connections.max.idle.ms", Kind::Long(i64::MIN, i64::MAX), Some("600000"), FIXED, "Close a connection that has been silent this long; negative: never."),
-    define("controller.listener.names", Kind::List, Some(""), FIXED, "Names of the listeners of controllers."),
+    define("controller.listener.names", Kind::List, None, FIXED, "Names of the listeners of controllers."),
     define("controller.quorum.voters", Kind::List, Some(""), FIXED, "The controllers, as id@host:port."),
-    define("default.replication.factor", Kind::Int(1, i32::MAX), Some("1"), FIXED, "Replicas of topics made without a number of them."),
+    define("default.replication.factor", Kind::Int(i32::MIN, i32::MAX), Some("1"), FIXED, "Replicas of topics made without a number of them."),
     define("delete.topic.enable", Kind::Boolean, Some("true"), FIXED, "Whether topics may be deleted."),
     define("fetch.max.bytes", Kind::Int(1024, i32::MAX), Some("57671680"), FIXED, "Most bytes of records in one Fetch answer."),
     define("group.initial.rebalance.delay.ms", Kind::Int(i32::MIN, i32::MAX), Some("3000"), FIXED, "How long the first join of an empty group waits for more members."),
@@ -45,48 +49,48 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.recent.batch.bytes", Kind::Long(0, i64::MAX), Some("67108864"), FIXED, "Recent batches that each shard keeps in memory for readers at the end."),
     define("highwater.request.log", Kind::Boolean, Some("false"), FIXED, "Write Kafka's request log: one line for each answered request."),
     define("highwater.request.memory.bytes", Kind::Long(1048576, i64::MAX), Some("268435456"), FIXED, "Memory that requests of each shard may hold until their answers have left."),
-    define("highwater.segment.io", Kind::OneOf(&["buffered", "direct"]), Some("buffered"), DYNAMIC, "How segments are written: through the page cache or with O_DIRECT."),
+    define("highwater.segment.io", Kind::OneOf(&["buffered", "direct"]), Some("buffered"), CLUSTER, "How segments are written: through the page cache or with O_DIRECT."),
     define("highwater.shards", Kind::Int(0, 1024), Some("0"), FIXED, "Shards; 0 is one for each core."),
     define("inter.broker.listener.name", Kind::Str, None, FIXED, "The listener brokers use among themselves."),
-    define("listener.security.protocol.map", Kind::List, Some("SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"), DYNAMIC, "The security protocol of each listener name."),
-    define("listeners", Kind::List, Some("PLAINTEXT://:9092"), DYNAMIC, "Where to listen, as NAME://host:port; port 0 takes a free one."),
-    define("log.cleaner.delete.retention.ms", Kind::Long(0, i64::MAX), Some("86400000"), DYNAMIC, "Broker default of delete.retention.ms."),
-    define("log.cleaner.max.compaction.lag.ms", Kind::Long(1, i64::MAX), Some("9223372036854775807"), DYNAMIC, "Broker default of max.compaction.lag.ms."),
-    define("log.cleaner.min.cleanable.ratio", Kind::Double(0.0, 1.0), Some("0.5"), DYNAMIC, "Broker default of min.cleanable.dirty.ratio."),
-    define("log.cleaner.min.compaction.lag.ms", Kind::Long(0, i64::MAX), Some("0"), DYNAMIC, "Broker default of min.compaction.lag.ms."),
-    define("log.cleanup.policy", Kind::ListOf(&["compact", "delete"]), Some("delete"), DYNAMIC, "Broker default of cleanup.policy."),
-    define("log.dir", Kind::Str, Some("/tmp/kafka-logs"), FIXED, "The log directory, where log.dirs is not given."),
+    define("listener.security.protocol.map", Kind::Str, Some("SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"), BROKER, "The security protocol of each listener name."),
+    define("listeners", Kind::List, Some("PLAINTEXT://127.0.0.1:9092"), BROKER, "Where to listen, as NAME://host:port; port 0 takes a free one."),
+    define("log.cleaner.delete.retention.ms", Kind::Long(0, i64::MAX), Some("86400000"), CLUSTER, "Broker default of delete.retention.ms."),
+    define("log.cleaner.max.compaction.lag.ms", Kind::Long(1, i64::MAX), Some("9223372036854775807"), CLUSTER, "Broker default of max.compaction.lag.ms."),
+    define("log.cleaner.min.cleanable.ratio", Kind::Double(0.0, 1.0), Some("0.5"), CLUSTER, "Broker default of min.cleanable.dirty.ratio."),
+    define("log.cleaner.min.compaction.lag.ms", Kind::Long(0, i64::MAX), Some("0"), CLUSTER, "Broker default of min.compaction.lag.ms."),
+    define("log.cleanup.policy", Kind::ListOf(&["compact", "delete"]), Some("delete"), CLUSTER, "Broker default of cleanup.policy."),
+    define("log.dir", Kind::List, Some("./highwater-data"), FIXED, "The log directory, where log.dirs is not given."),
     define("log.dirs", Kind::List, None, FIXED, "The log directories."),
-    define("log.flush.interval.messages", Kind::Long(1, i64::MAX), Some("9223372036854775807"), DYNAMIC, "Broker default of flush.messages."),
-    define("log.flush.interval.ms", Kind::Long(i64::MIN, i64::MAX), None, DYNAMIC, "Broker default of flush.ms."),
+    define("log.flush.interval.messages", Kind::Long(1, i64::MAX), Some("9223372036854775807"), CLUSTER, "Broker default of flush.messages."),
+    define("log.flush.interval.ms", Kind::Long(i64::MIN, i64::MAX), None, CLUSTER, "Broker default of flush.ms."),
     define("log.flush.offset.checkpoint.interval.ms", Kind::Int(0, i32::MAX), Some("60000"), FIXED, "How often recovery points are written."),
     define("log.flush.scheduler.interval.ms", Kind::Long(i64::MIN, i64::MAX), Some("9223372036854775807"), FIXED, "How often logs are looked at for flush.ms."),
-    define("log.index.interval.bytes", Kind::Int(0, i32::MAX), Some("4096"), DYNAMIC, "Broker default of index.interval.bytes."),
-    define("log.index.size.max.bytes", Kind::Int(4, i32::MAX), Some("10485760"), DYNAMIC, "Broker default of segment.index.bytes."),
-    define("log.local.retention.bytes", Kind::Long(-2, i64::MAX), Some("-2"), DYNAMIC, "Broker default of local.retention.bytes."),
-    define("log.local.retention.ms", Kind::Long(-2, i64::MAX), Some("-2"), DYNAMIC, "Broker default of local.retention.ms."),
-    define("log.message.timestamp.after.max.ms", Kind::Long(0, i64::MAX), Some("3600000"), DYNAMIC, "Broker default of message.timestamp.after.max.ms."),
-    define("log.message.timestamp.before.max.ms", Kind::Long(0, i64::MAX), Some("9223372036854775807"), DYNAMIC, "Broker default of message.timestamp.before.max.ms."),
-    define("log.message.timestamp.type", Kind::OneOf(&["CreateTime", "LogAppendTime"]), Some("CreateTime"), DYNAMIC, "Broker default of message.timestamp.type."),
-    define("log.preallocate", Kind::Boolean, Some("false"), DYNAMIC, "Broker default of preallocate."),
-    define("log.retention.bytes", Kind::Long(i64::MIN, i64::MAX), Some("-1"), DYNAMIC, "Broker default of retention.bytes."),
+    define("log.index.interval.bytes", Kind::Int(0, i32::MAX), Some("4096"), CLUSTER, "Broker default of index.interval.bytes."),
+    define("log.index.size.max.bytes", Kind::Int(4, i32::MAX), Some("10485760"), CLUSTER, "Broker default of segment.index.bytes."),
+    define("log.local.retention.bytes", Kind::Long(-2, i64::MAX), Some("-2"), CLUSTER, "Broker default of local.retention.bytes."),
+    define("log.local.retention.ms", Kind::Long(-2, i64::MAX), Some("-2"), CLUSTER, "Broker default of local.retention.ms."),
+    define("log.message.timestamp.after.max.ms", Kind::Long(0, i64::MAX), Some("3600000"), CLUSTER, "Broker default of message.timestamp.after.max.ms."),
+    define("log.message.timestamp.before.max.ms", Kind::Long(0, i64::MAX), Some("9223372036854775807"), CLUSTER, "Broker default of message.timestamp.before.max.ms."),
+    define("log.message.timestamp.type", Kind::OneOf(&["CreateTime", "LogAppendTime"]), Some("CreateTime"), CLUSTER, "Broker default of message.timestamp.type."),
+    define("log.preallocate", Kind::Boolean, Some("false"), CLUSTER, "Broker default of preallocate."),
+    define("log.retention.bytes", Kind::Long(i64::MIN, i64::MAX), Some("-1"), CLUSTER, "Broker default of retention.bytes."),
     define("log.retention.check.interval.ms", Kind::Long(1, i64::MAX), Some("300000"), FIXED, "How often segments are looked at for retention."),
     define("log.retention.hours", Kind::Int(i32::MIN, i32::MAX), Some("168"), FIXED, "Broker default of retention.ms, in hours."),
     define("log.retention.minutes", Kind::Int(i32::MIN, i32::MAX), None, FIXED, "Broker default of retention.ms, in minutes; wins over hours."),
-    define("log.retention.ms", Kind::Long(i64::MIN, i64::MAX), None, DYNAMIC, "Broker default of retention.ms; wins over minutes."),
+    define("log.retention.ms", Kind::Long(i64::MIN, i64::MAX), None, CLUSTER, "Broker default of retention.ms; wins over minutes."),
     define("log.roll.hours", Kind::Int(1, i32::MAX), Some("168"), FIXED, "Broker default of segment.ms, in hours."),
     define("log.roll.jitter.hours", Kind::Int(0, i32::MAX), Some("0"), FIXED, "Broker default of segment.jitter.ms, in hours."),
-    define("log.roll.jitter.ms", Kind::Long(i64::MIN, i64::MAX), None, DYNAMIC, "Broker default of segment.jitter.ms."),
-    define("log.roll.ms", Kind::Long(i64::MIN, i64::MAX), None, DYNAMIC, "Broker default of segment.ms."),
-    define("log.segment.bytes", Kind::Int(1048576, i32::MAX), Some("1073741824"), DYNAMIC, "Broker default of segment.bytes."),
-    define("log.segment.delete.delay.ms", Kind::Long(0, i64::MAX), Some("60000"), DYNAMIC, "Broker default of file.delete.delay.ms."),
-    define("max.connections", Kind::Int(0, i32::MAX), Some("2147483647"), DYNAMIC, "Most open connections."),
-    define("max.connections.per.ip", Kind::Int(0, i32::MAX), Some("2147483647"), DYNAMIC, "Most open connections from one address."),
-    define("max.connections.per.ip.overrides", Kind::List, Some(""), DYNAMIC, "Other limits for single addresses, as host:number."),
+    define("log.roll.jitter.ms", Kind::Long(i64::MIN, i64::MAX), None, CLUSTER, "Broker default of segment.jitter.ms."),
+    define("log.roll.ms", Kind::Long(i64::MIN, i64::MAX), None, CLUSTER, "Broker default of segment.ms."),
+    define("log.segment.bytes", Kind::Int(1048576, i32::MAX), Some("1073741824"), CLUSTER, "Broker default of segment.bytes."),
+    define("log.segment.delete.delay.ms", Kind::Long(0, i64::MAX), Some("60000"), CLUSTER, "Broker default of file.delete.delay.ms."),
+    define("max.connections", Kind::Int(0, i32::MAX), Some("2147483647"), CLUSTER, "Most open connections."),
+    define("max.connections.per.ip", Kind::Int(0, i32::MAX), Some("2147483647"), CLUSTER, "Most open connections from one address."),
+    define("max.connections.per.ip.overrides", Kind::Str, Some(""), CLUSTER, "Other limits for single addresses, as host:number."),
     define("max.incremental.fetch.session.cache.slots", Kind::Int(0, i32::MAX), Some("1000"), FIXED, "Incremental fetch sessions kept."),
-    define("message.max.bytes", Kind::Int(0, i32::MAX), Some("1048588"), DYNAMIC, "Broker default of max.message.bytes."),
+    define("message.max.bytes", Kind::Int(0, i32::MAX), Some("1048588"), CLUSTER, "Broker default of max.message.bytes."),
     define("metadata.log.dir", Kind::Str, None, FIXED, "Where the metadata log is, if not in the first log directory."),
-    define("min.insync.replicas", Kind::Int(1, i32::MAX), Some("1"), DYNAMIC, "Broker default of the topic setting of this name."),
+    define("min.insync.replicas", Kind::Int(1, i32::MAX), Some("1"), CLUSTER, "Broker default of the topic setting of this name."),
     define("node.id", Kind::Int(0, i32::MAX), None, FIXED, "This node's number in the cluster."),
     define("num.partitions", Kind::Int(1, i32::MAX), Some("1"), FIXED, "Partitions of topics made without a number of them."),
     define("offset.metadata.max.bytes", Kind::Int(i32::MIN, i32::MAX), Some("4096"), FIXED, "Most text a committed offset may carry."),
@@ -97,332 +101,75 @@ pub(super) const USED: &[Definition] = &[
     define("offsets.topic.replication.factor", Kind::Short(1, i16::MAX), Some("3"), FIXED, "Replicas of the offsets topic; fewer on a smaller cluster with one node."),
     define("offsets.topic.segment.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "Segment size of the offsets topic."),
     define("process.roles", Kind::ListOf(&["broker", "controller"]), None, FIXED, "What this node is."),
-    define("producer.id.expiration.ms", Kind::Int(1, i32::MAX), Some("86400000"), DYNAMIC, "How long a silent producer's sequence state is kept."),
+    define("producer.id.expiration.ms", Kind::Int(1, i32::MAX), Some("86400000"), CLUSTER, "How long a silent producer's sequence state is kept."),
     define("replica.high.watermark.checkpoint.interval.ms", Kind::Long(i64::MIN, i64::MAX), Some("5000"), FIXED, "How often high watermarks are written."),
     define("socket.request.max.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "The largest request accepted."),
-    define("unclean.leader.election.enable", Kind::Boolean, Some("false"), DYNAMIC, "Broker default of the topic setting of this name."),
+    define("unclean.leader.election.enable", Kind::Boolean, Some("false"), CLUSTER, "Broker default of the topic setting of this name."),
 ];
 
-/// Kafka's other settings with their defaults, by name.
-#[rustfmt::skip]
-pub(super) const WITHOUT_EFFECT: &[(&str, Option<&str>)] = &[
-    ("add.partitions.to.txn.retry.backoff.max.ms", Some("100")),
-    ("add.partitions.to.txn.retry.backoff.ms", Some("20")),
-    ("alter.config.policy.class.name", None),
-    ("alter.log.dirs.replication.quota.window.num", Some("11")),
-    ("alter.log.dirs.replication.quota.window.size.seconds", Some("1")),
-    ("authorizer.class.name", Some("")),
-    ("auto.leader.rebalance.enable", Some("true")),
-    ("background.threads", Some("10")),
-    ("broker.heartbeat.interval.ms", Some("2000")),
-    ("broker.session.timeout.ms", Some("9000")),
-    ("client.quota.callback.class", None),
-    ("config.providers", Some("")),
-    ("connection.failed.authentication.delay.ms", Some("100")),
-    ("connections.max.reauth.ms", Some("0")),
-    ("controlled.shutdown.enable", Some("true")),
-    ("controller.quorum.append.linger.ms", Some("25")),
-    ("controller.quorum.auto.join.enable", Some("false")),
-    ("controller.quorum.bootstrap.servers", Some("")),
-    ("controller.quorum.election.backoff.max.ms", Some("1000")),
-    ("controller.quorum.election.timeout.ms", Some("1000")),
-    ("controller.quorum.fetch.max.bytes", Some("1048576")),
-    ("controller.quorum.fetch.snapshot.max.bytes", Some("1048576")),
-    ("controller.quorum.fetch.timeout.ms", Some("2000")),
-    ("controller.quorum.request.timeout.ms", Some("2000")),
-    ("controller.quorum.retry.backoff.ms", Some("20")),
-    ("controller.quota.window.num", Some("11")),
-    ("controller.quota.window.size.seconds", Some("1")),
-    ("controller.socket.timeout.ms", Some("30000")),
-    ("cordoned.log.dirs", Some("")),
-    ("create.topic.policy.class.name", None),
-    ("delegation.token.expiry.check.interval.ms", Some("3600000")),
-    ("delegation.token.expiry.time.ms", Some("86400000")),
-    ("delegation.token.max.lifetime.ms", Some("604800000")),
-    ("delegation.token.secret.key", None),
-    ("delete.records.purgatory.purge.interval.requests", Some("1")),
-    ("early.start.listeners", None),
-    ("errors.deadletterqueue.auto.create.topics.enable", Some("false")),
-    ("errors.deadletterqueue.topic.name.prefix", Some("dlq.")),
-    ("fetch.purgatory.purge.interval.requests", Some("1000")),
-    ("follower.fetch.last.tiered.offset.enable", Some("false")),
-    ("group.consumer.assignment.interval.ms", Some("1000")),
-    ("group.consumer.assignors", Some("uniform,range")),
-    ("group.consumer.heartbeat.interval.ms", Some("5000")),
-    ("group.consumer.max.assignment.interval.ms", Some("15000")),
-    ("group.consumer.max.heartbeat.interval.ms", Some("15000")),
-    ("group.consumer.max.session.timeout.ms", Some("60000")),
-    ("group.consumer.max.size", Some("2147483647")),
-    ("group.consumer.migration.policy", Some("bidirectional")),
-    ("group.consumer.min.assignment.interval.ms", Some("0")),
-    ("group.consumer.min.heartbeat.interval.ms", Some("5000")),
-    ("group.consumer.min.session.timeout.ms", Some("45000")),
-    ("group.consumer.session.timeout.ms", Some("45000")),
-    ("group.coordinator.append.linger.ms", Some("-1")),
-    ("group.coordinator.background.threads", Some("2")),
-    ("group.coordinator.cached.buffer.max.bytes", Some("1048588")),
-    ("group.coordinator.rebalance.protocols", Some("classic,consumer,streams")),
-    ("group.coordinator.threads", Some("4")),
-    ("group.share.assignment.interval.ms", Some("1000")),
-    ("group.share.assignors", Some("simple")),
-    ("group.share.delivery.count.limit", Some("5")),
-    ("group.share.heartbeat.interval.ms", Some("5000")),
-    ("group.share.max.assignment.interval.ms", Some("15000")),
-    ("group.share.max.delivery.count.limit", Some("10")),
-    ("group.share.max.heartbeat.interval.ms", Some("15000")),
-    ("group.share.max.partition.max.record.locks", Some("4000")),
-    ("group.share.max.record.lock.duration.ms", Some("60000")),
-    ("group.share.max.session.timeout.ms", Some("60000")),
-    ("group.share.max.share.sessions", Some("2000")),
-    ("group.share.max.size", Some("200")),
-    ("group.share.min.assignment.interval.ms", Some("0")),
-    ("group.share.min.delivery.count.limit", Some("2")),
-    ("group.share.min.heartbeat.interval.ms", Some("5000")),
-    ("group.share.min.partition.max.record.locks", Some("100")),
-    ("group.share.min.record.lock.duration.ms", Some("15000")),
-    ("group.share.min.session.timeout.ms", Some("45000")),
-    ("group.share.partition.max.record.locks", Some("2000")),
-    ("group.share.record.lock.duration.ms", Some("30000")),
-    ("group.share.session.timeout.ms", Some("45000")),
-    ("group.streams.assignment.interval.ms", Some("1000")),
-    ("group.streams.assignors", Some("sticky")),
-    ("group.streams.heartbeat.interval.ms", Some("5000")),
-    ("group.streams.initial.rebalance.delay.ms", Some("3000")),
-    ("group.streams.max.assignment.interval.ms", Some("15000")),
-    ("group.streams.max.heartbeat.interval.ms", Some("15000")),
-    ("group.streams.max.session.timeout.ms", Some("60000")),
-    ("group.streams.max.size", Some("2147483647")),
-    ("group.streams.max.standby.replicas", Some("2")),
-    ("group.streams.min.assignment.interval.ms", Some("0")),
-    ("group.streams.min.heartbeat.interval.ms", Some("5000")),
-    ("group.streams.min.session.timeout.ms", Some("45000")),
-    ("group.streams.num.standby.replicas", Some("0")),
-    ("group.streams.rack.aware.assignment.tags", Some("")),
-    ("group.streams.session.timeout.ms", Some("45000")),
-    ("group.streams.topology.description.plugin.class", None),
-    ("initial.broker.registration.timeout.ms", Some("60000")),
-    ("kafka.metrics.polling.interval.secs", Some("10")),
-    ("kafka.metrics.reporters", Some("")),
-    ("leader.imbalance.check.interval.seconds", Some("300")),
-    ("log.cleaner.backoff.ms", Some("15000")),
-    ("log.cleaner.dedupe.buffer.size", Some("134217728")),
-    ("log.cleaner.enable", Some("true")),
-    ("log.cleaner.io.buffer.load.factor", Some("0.9")),
-    ("log.cleaner.io.buffer.size", Some("524288")),
-    ("log.cleaner.io.max.bytes.per.second", Some("1.7976931348623157E308")),
-    ("log.cleaner.threads", Some("1")),
-    ("log.dir.failure.timeout.ms", Some("30000")),
-    ("log.flush.start.offset.checkpoint.interval.ms", Some("60000")),
-    ("log.remote.copy.lag.bytes", Some("-1")),
-    ("log.remote.copy.lag.ms", Some("0")),
-    ("max.connection.creation.rate", Some("2147483647")),
-    ("max.decompressed.message.bytes", Some("2147483639")),
-    ("max.request.partition.size.limit", Some("2000")),
-    ("metadata.log.max.record.bytes.between.snapshots", Some("20971520")),
-    ("metadata.log.max.snapshot.interval.ms", Some("3600000")),
-    ("metadata.log.segment.bytes", Some("1073741824")),
-    ("metadata.log.segment.ms", Some("604800000")),
-    ("metadata.max.idle.interval.ms", Some("500")),
-    ("metadata.max.retention.bytes", Some("104857600")),
-    ("metadata.max.retention.ms", Some("604800000")),
-    ("metric.reporters", Some("org.apache.kafka.common.metrics.JmxReporter")),
-    ("metrics.num.samples", Some("2")),
-    ("metrics.recording.level", Some("INFO")),
-    ("metrics.sample.window.ms", Some("30000")),
-    ("num.io.threads", Some("8")),
-    ("num.network.threads", Some("3")),
-    ("num.recovery.threads.per.data.dir", Some("2")),
-    ("num.replica.alter.log.dirs.threads", None),
-    ("num.replica.fetchers", Some("1")),
-    ("offsets.load.buffer.size", Some("5242880")),
-    ("offsets.topic.compression.codec", Some("0")),
-    ("principal.builder.class", Some("org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder")),
-    ("producer.purgatory.purge.interval.requests", Some("1000")),
-    ("queued.max.request.bytes", Some("-1")),
-    ("queued.max.requests", Some("500")),
-    ("quota.window.num", Some("11")),
-    ("quota.window.size.seconds", Some("1")),
-    ("remote.fetch.max.wait.ms", Some("500")),
-    ("remote.list.offsets.request.timeout.ms", Some("30000")),
-    ("remote.log.index.file.cache.total.size.bytes", Some("1073741824")),
-    ("remote.log.manager.copier.thread.pool.size", Some("10")),
-    ("remote.log.manager.copy.max.bytes.per.second", Some("9223372036854775807")),
-    ("remote.log.manager.copy.quota.window.num", Some("11")),
-    ("remote.log.manager.copy.quota.window.size.seconds", Some("1")),
-    ("remote.log.manager.expiration.thread.pool.size", Some("10")),
-    ("remote.log.manager.fetch.max.bytes.per.second", Some("9223372036854775807")),
-    ("remote.log.manager.fetch.quota.window.num", Some("11")),
-    ("remote.log.manager.fetch.quota.window.size.seconds", Some("1")),
-    ("remote.log.manager.follower.thread.pool.size", Some("2")),
-    ("remote.log.manager.task.interval.ms", Some("30000")),
-    ("remote.log.manager.thread.pool.size", Some("2")),
-    ("remote.log.metadata.custom.metadata.max.bytes", Some("128")),
-    ("remote.log.metadata.manager.class.name", Some("org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager")),
-    ("remote.log.metadata.manager.class.path", None),
-    ("remote.log.metadata.manager.impl.prefix", Some("rlmm.config.")),
-    ("remote.log.metadata.manager.listener.name", None),
-    ("remote.log.reader.max.pending.tasks", Some("100")),
-    ("remote.log.reader.threads", Some("10")),
-    ("remote.log.storage.manager.class.name", None),
-    ("remote.log.storage.manager.class.path", None),
-    ("remote.log.storage.manager.impl.prefix", Some("rsm.config.")),
-    ("remote.log.storage.system.enable", Some("false")),
-    ("replica.fetch.backoff.ms", Some("1000")),
-    ("replica.fetch.max.bytes", Some("1048576")),
-    ("replica.fetch.min.bytes", Some("1")),
-    ("replica.fetch.response.max.bytes", Some("10485760")),
-    ("replica.fetch.wait.max.ms", Some("500")),
-    ("replica.lag.time.max.ms", Some("30000")),
-    ("replica.selector.class", None),
-    ("replica.socket.receive.buffer.bytes", Some("65536")),
-    ("replica.socket.timeout.ms", Some("30000")),
-    ("replication.quota.window.num", Some("11")),
-    ("replication.quota.window.size.seconds", Some("1")),
-    ("request.timeout.ms", Some("30000")),
-    ("sasl.client.callback.handler.class", None),
-    ("sasl.enabled.mechanisms", Some("GSSAPI")),
-    ("sasl.jaas.config", None),
-    ("sasl.kerberos.kinit.cmd", Some("/usr/bin/kinit")),
-    ("sasl.kerberos.min.time.before.relogin", Some("60000")),
-    ("sasl.kerberos.principal.to.local.rules", Some("DEFAULT")),
-    ("sasl.kerberos.service.name", None),
-    ("sasl.kerberos.ticket.renew.jitter", Some("0.05")),
-    ("sasl.kerberos.ticket.renew.window.factor", Some("0.8")),
-    ("sasl.login.callback.handler.class", None),
-    ("sasl.login.class", None),
-    ("sasl.login.connect.timeout.ms", None),
-    ("sasl.login.read.timeout.ms", None),
-    ("sasl.login.refresh.buffer.seconds", Some("300")),
-    ("sasl.login.refresh.min.period.seconds", Some("60")),
-    ("sasl.login.refresh.window.factor", Some("0.8")),
-    ("sasl.login.refresh.window.jitter", Some("0.05")),
-    ("sasl.login.retry.backoff.max.ms", Some("10000")),
-    ("sasl.login.retry.backoff.ms", Some("100")),
-    ("sasl.mechanism.controller.protocol", Some("GSSAPI")),
-    ("sasl.mechanism.inter.broker.protocol", Some("GSSAPI")),
-    ("sasl.oauthbearer.allow.unverified.audience", Some("false")),
-    ("sasl.oauthbearer.allow.unverified.issuer", Some("false")),
-    ("sasl.oauthbearer.assertion.algorithm", Some("RS256")),
-    ("sasl.oauthbearer.assertion.claim.aud", None),
-    ("sasl.oauthbearer.assertion.claim.exp.seconds", Some("300")),
-    ("sasl.oauthbearer.assertion.claim.iss", None),
-    ("sasl.oauthbearer.assertion.claim.jti.include", Some("false")),
-    ("sasl.oauthbearer.assertion.claim.nbf.seconds", Some("60")),
-    ("sasl.oauthbearer.assertion.claim.sub", None),
-    ("sasl.oauthbearer.assertion.file", None),
-    ("sasl.oauthbearer.assertion.private.key.file", None),
-    ("sasl.oauthbearer.assertion.private.key.passphrase", None),
-    ("sasl.oauthbearer.assertion.template.file", None),
-    ("sasl.oauthbearer.client.credentials.client.id", None),
-    ("sasl.oauthbearer.client.credentials.client.secret", None),
-    ("sasl.oauthbearer.clock.skew.seconds", Some("30")),
-    ("sasl.oauthbearer.expected.audience", Some("")),
-    ("sasl.oauthbearer.expected.issuer", None),
-    ("sasl.oauthbearer.jwks.endpoint.refresh.ms", Some("3600000")),
-    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Some("10000")),
-    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Some("100")),
-    ("sasl.oauthbearer.jwks.endpoint.url", None),
-    ("sasl.oauthbearer.jwt.retriever.class", Some("org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever")),
-    ("sasl.oauthbearer.jwt.validator.class", Some("org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator")),
-    ("sasl.oauthbearer.scope", None),
-    ("sasl.oauthbearer.scope.claim.name", Some("scope")),
-    ("sasl.oauthbearer.sub.claim.name", Some("sub")),
-    ("sasl.oauthbearer.token.endpoint.url", None),
-    ("sasl.server.callback.handler.class", None),
-    ("sasl.server.max.receive.size", Some("524288")),
-    ("security.inter.broker.protocol", Some("PLAINTEXT")),
-    ("security.providers", None),
-    ("share.coordinator.append.linger.ms", Some("-1")),
-    ("share.coordinator.cached.buffer.max.bytes", Some("1048588")),
-    ("share.coordinator.load.buffer.size", Some("5242880")),
-    ("share.coordinator.snapshot.update.records.per.snapshot", Some("500")),
-    ("share.coordinator.state.topic.compression.codec", Some("0")),
-    ("share.coordinator.state.topic.min.isr", Some("2")),
-    ("share.coordinator.state.topic.num.partitions", Some("50")),
-    ("share.coordinator.state.topic.replication.factor", Some("3")),
-    ("share.coordinator.state.topic.segment.bytes", Some("104857600")),
-    ("share.coordinator.threads", Some("1")),
-    ("share.coordinator.write.timeout.ms", Some("5000")),
-    ("share.fetch.purgatory.purge.interval.requests", Some("1000")),
-    ("socket.connection.setup.timeout.max.ms", Some("30000")),
-    ("socket.connection.setup.timeout.ms", Some("10000")),
-    ("socket.listen.backlog.size", Some("50")),
-    ("socket.receive.buffer.bytes", Some("102400")),
-    ("socket.send.buffer.bytes", Some("102400")),
-    ("ssl.allow.dn.changes", Some("false")),
-    ("ssl.allow.san.changes", Some("false")),
-    ("ssl.cipher.suites", Some("")),
-    ("ssl.client.auth", Some("none")),
-    ("ssl.enabled.protocols", Some("TLSv1.2,TLSv1.3")),
-    ("ssl.endpoint.identification.algorithm", Some("https")),
-    ("ssl.engine.factory.class", None),
-    ("ssl.key.password", None),
-    ("ssl.keymanager.algorithm", Some("SunX509")),
-    ("ssl.keystore.certificate.chain", None),
-    ("ssl.keystore.key", None),
-    ("ssl.keystore.location", None),
-    ("ssl.keystore.password", None),
-    ("ssl.keystore.type", Some("JKS")),
-    ("ssl.principal.mapping.rules", Some("DEFAULT")),
-    ("ssl.protocol", Some("TLSv1.3")),
-    ("ssl.provider", None),
-    ("ssl.secure.random.implementation", None),
-    ("ssl.trustmanager.algorithm", Some("PKIX")),
-    ("ssl.truststore.certificates", None),
-    ("ssl.truststore.location", None),
-    ("ssl.truststore.password", None),
-    ("ssl.truststore.type", Some("JKS")),
-    ("telemetry.max.bytes", Some("1048576")),
-    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", Some("10000")),
-    ("transaction.max.timeout.ms", Some("900000")),
-    ("transaction.partition.verification.enable", Some("true")),
-    ("transaction.remove.expired.transaction.cleanup.interval.ms", Some("3600000")),
-    ("transaction.state.log.load.buffer.size", Some("5242880")),
-    ("transaction.state.log.min.isr", Some("2")),
-    ("transaction.state.log.num.partitions", Some("50")),
-    ("transaction.state.log.replication.factor", Some("3")),
-    ("transaction.state.log.segment.bytes", Some("104857600")),
-    ("transaction.two.phase.commit.enable", Some("false")),
-    ("transactional.id.expiration.ms", Some("604800000")),
-];
+/// What a listener may set for itself: `listener.name.<listener>.<setting>`.
+const LISTENER_PREFIX: &str = "listener.name.";
+/// Settings of Kafka's plugins, whose names are the plugin's own.
+const PLUGIN_PREFIXES: &[&str] = &["rlmm.config.", "rsm.config.", "config.providers."];
 
 /// The definition of a broker setting; `None` if there is no such setting.
-pub fn broker_definition(name: &str) -> Option<Definition> {
-    if let Ok(at) = USED.binary_search_by_key(&name, |definition| definition.name) {
-        return Some(USED[at]);
-    }
-    let at = WITHOUT_EFFECT.binary_search_by_key(&name, |(name, _)| name).ok()?;
-    let (name, default) = WITHOUT_EFFECT[at];
-    let kind = if is_secret(name) { Kind::Password } else { Kind::Str };
-    Some(Definition { name, kind, default, dynamic: false, used: false, doc: "Without effect here." })
+pub fn broker_definition(name: &str) -> Option<&'static Definition> {
+    [USED, OTHERS].into_iter().find_map(|table| {
+        let at = table.binary_search_by_key(&name, |definition| definition.name).ok()?;
+        Some(&table[at])
+    })
 }
 
 /// All settings, by name.
-pub fn broker_definitions() -> Vec<Definition> {
-    let names = USED.iter().map(|definition| definition.name);
-    let others = WITHOUT_EFFECT.iter().map(|(name, _)| *name);
-    let mut all: Vec<Definition> = names.chain(others).filter_map(broker_definition).collect();
+pub fn broker_definitions() -> Vec<&'static Definition> {
+    let mut all: Vec<&'static Definition> = USED.iter().chain(OTHERS).collect();
     all.sort_by_key(|definition| definition.name);
     all
 }
 
-fn is_secret(name: &str) -> bool {
-    ["password", "secret", "jaas.config", "keystore.key", "passphrase"].iter().any(|part| name.contains(part))
+/// The setting that `name` sets for one listener only.
+pub fn listener_setting(name: &str) -> Option<&'static Definition> {
+    let (listener, setting) = name.strip_prefix(LISTENER_PREFIX)?.split_once('.')?;
+    // SASL settings name the mechanism before the setting: `<listener>.<mechanism>.<setting>`.
+    let inner = || setting.split_once('.').and_then(|(_, setting)| broker_definition(setting));
+    let known = broker_definition(setting).or_else(inner);
+    known.filter(|_| !listener.is_empty())
+}
+
+/// Whether `name` belongs to a plugin of Kafka's; such settings mean nothing here.
+pub fn is_plugin_setting(name: &str) -> bool {
+    PLUGIN_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::definition::check;
     use super::*;
 
     #[test]
     fn a_look_up_finds_every_setting_because_the_tables_are_sorted() {
-        assert!(USED.windows(2).all(|pair| pair[0].name < pair[1].name));
-        assert!(WITHOUT_EFFECT.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert_eq!(broker_definitions().len(), USED.len() + WITHOUT_EFFECT.len());
-        for definition in USED {
-            if let Some(default) = definition.default {
-                super::super::definition::check(definition.name, definition.kind, default).unwrap();
-            }
+        for table in [USED, OTHERS] {
+            assert!(table.windows(2).all(|pair| pair[0].name < pair[1].name));
         }
+        let all = broker_definitions();
+        assert!(all.windows(2).all(|pair| pair[0].name < pair[1].name), "in one table only");
+        for definition in all {
+            if let Some(default) = definition.default {
+                check(definition.name, definition.kind, default).unwrap();
+            }
+            assert_eq!(broker_definition(definition.name), Some(definition));
+        }
+    }
+
+    #[test]
+    fn settings_of_one_listener_and_of_plugins_are_known() {
+        assert_eq!(listener_setting("listener.name.external.max.connections").unwrap().name, "max.connections");
+        assert_eq!(
+            listener_setting("listener.name.external.scram-sha-256.sasl.jaas.config").unwrap().name,
+            "sasl.jaas.config"
+        );
+        assert!(listener_setting("listener.name.external.max.conections").is_none());
+        assert!(listener_setting("listener.name.").is_none());
+        assert!(is_plugin_setting("rsm.config.bucket") && !is_plugin_setting("rsm.bucket"));
     }
 }

@@ -12,6 +12,8 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
     /// int32 within the bounds.
     Int(i32, i32),
+    /// int32: the first, or within the bounds of the others.
+    IntOr(i32, i32, i32),
     /// int16 within the bounds.
     Short(i16, i16),
     /// int64 within the bounds.
@@ -21,6 +23,8 @@ pub enum Kind {
     List,
     /// Comma separated, each one of these.
     ListOf(&'static [&'static str]),
+    /// Replicas as `partition:broker`, comma separated, or `*`.
+    Replicas,
     Class,
     Password,
 }
@@ -31,33 +35,55 @@ impl Kind {
         match self {
             Kind::Boolean => 1,
             Kind::Str | Kind::OneOf(_) => 2,
-            Kind::Int(..) => 3,
+            Kind::Int(..) | Kind::IntOr(..) => 3,
             Kind::Short(..) => 4,
             Kind::Long(..) => 5,
             Kind::Double(..) => 6,
-            Kind::List | Kind::ListOf(_) => 7,
+            Kind::List | Kind::ListOf(_) | Kind::Replicas => 7,
             Kind::Class => 8,
             Kind::Password => 9,
         }
     }
 
     pub fn is_list(self) -> bool {
-        matches!(self, Kind::List | Kind::ListOf(_))
+        matches!(self, Kind::List | Kind::ListOf(_) | Kind::Replicas)
     }
 }
 
+/// Whether a setting of brokers may change while they run, by IncrementalAlterConfigs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    Never,
+    /// For one broker only.
+    PerBroker,
+    /// For one broker or for all.
+    ClusterWide,
+}
+
 /// One setting of brokers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Definition {
     pub name: &'static str,
     pub kind: Kind,
     /// `None` is Kafka's null.
     pub default: Option<&'static str>,
-    /// May be changed while the broker runs, by IncrementalAlterConfigs.
-    pub dynamic: bool,
+    pub update: Update,
     /// This broker acts on it; others are accepted so that Kafka's files load, and reported.
     pub used: bool,
+    /// Told to no tool unless it was given.
+    pub hidden: bool,
     pub doc: &'static str,
+}
+
+impl Definition {
+    /// Its value must not be shown.
+    pub fn is_sensitive(&self) -> bool {
+        self.kind == Kind::Password
+    }
+
+    pub fn is_dynamic(&self) -> bool {
+        self.update != Update::Never
+    }
 }
 
 /// A value that its setting does not allow.
@@ -102,6 +128,11 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
             Ok(number) => within(number, least, most),
             Err(_) => return bad("Not a number of type INT".into()),
         },
+        Kind::IntOr(other, least, most) => match value.parse::<i32>() {
+            Ok(number) if number == other || (least..=most).contains(&number) => None,
+            Ok(_) => Some(format!("Value must be between {least} and {most} or equal to {other}")),
+            Err(_) => return bad("Not a number of type INT".into()),
+        },
         Kind::Short(least, most) => match value.parse() {
             Ok(number) => within(number, least, most),
             Err(_) => return bad("Not a number of type SHORT".into()),
@@ -128,11 +159,34 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
                 None => Ok(()),
             };
         }
+        Kind::Replicas => {
+            return if value == "*" || items(value).all(is_replica) {
+                Ok(())
+            } else {
+                bad(format!("{name} must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."))
+            };
+        }
         Kind::Str | Kind::List | Kind::Class | Kind::Password => None,
     };
     match out_of_bounds {
         Some(why) => bad(why),
         None => Ok(()),
+    }
+}
+
+/// `partition:broker`
+fn is_replica(item: &str) -> bool {
+    item.split_once(':')
+        .is_some_and(|(partition, broker)| partition.parse::<u32>().is_ok() && broker.parse::<u32>().is_ok())
+}
+
+/// A value as tools are shown it: blanks around it and around the items of a list are not part of
+/// it, and a boolean is in small letters.
+pub fn shown(kind: Kind, value: &str) -> String {
+    match kind {
+        _ if kind.is_list() => items(value).collect::<Vec<_>>().join(","),
+        Kind::Boolean => value.trim().to_ascii_lowercase(),
+        _ => value.trim().to_owned(),
     }
 }
 
@@ -157,6 +211,25 @@ mod tests {
         assert!(say(Kind::Int(0, i32::MAX), "2147483648").ends_with("INT"));
         assert!(say(Kind::Boolean, "yes").contains("true or false"));
         assert!(say(Kind::OneOf(&["a", "b"]), "c").ends_with("a, b"));
+        assert_eq!(
+            say(Kind::IntOr(-1, 1, 9), "0"),
+            "Invalid value 0 for configuration k: Value must be between 1 and 9 or equal to -1"
+        );
+        assert!(check("k", Kind::IntOr(-1, 1, 9), "-1").is_ok());
+        for bad in ["x", "1", "1:x", "-1:2", "*,1:2"] {
+            assert!(say(Kind::Replicas, bad).contains("the literal '*'"), "{bad}");
+        }
+        for good in ["", "*", "0:1,1:2"] {
+            assert!(check("k", Kind::Replicas, good).is_ok(), "{good}");
+        }
         assert!(check("k", Kind::ListOf(&["compact", "delete"]), "compact, delete").is_ok());
+    }
+
+    #[test]
+    fn values_are_shown_without_what_does_not_belong_to_them() {
+        assert_eq!(shown(Kind::List, " a , b,"), "a,b");
+        assert_eq!(shown(Kind::Boolean, "FALSE "), "false");
+        assert_eq!(shown(Kind::Int(0, 9), " 7 "), "7");
+        assert_eq!(shown(Kind::Str, "a , b"), "a , b");
     }
 }

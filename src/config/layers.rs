@@ -2,8 +2,10 @@
 //! settings, the cluster's dynamic default, the property file, the default; and how tools are told
 //! of it (DescribeConfigs). Pure.
 
-use super::broker::{BrokerConfig, kind_of};
-use super::definition::{Kind, items};
+use super::broker::BrokerConfig;
+use super::broker_table::{broker_definition, broker_definitions};
+use super::definition::{Definition, Kind, items, shown};
+use super::group_table::{client_metrics_definitions, group_definitions};
 use super::topic_table::{TopicDefinition, topic_definition, topic_definitions};
 use crate::log::{LogConfig, SegmentIo};
 use crate::wire::batch::TimestampType;
@@ -21,6 +23,8 @@ pub enum Source {
     DynamicDefaultBroker = 3,
     StaticBroker = 4,
     Default = 5,
+    ClientMetrics = 7,
+    Group = 8,
 }
 
 /// One layer's word on a setting.
@@ -29,6 +33,12 @@ pub struct Synonym {
     pub name: String,
     pub value: Option<String>,
     pub source: i8,
+}
+
+impl Synonym {
+    fn new(name: &str, value: &str, source: Source) -> Synonym {
+        Synonym { name: name.to_owned(), value: Some(value.to_owned()), source: source as i8 }
+    }
 }
 
 /// A setting as a tool is told it.
@@ -54,34 +64,37 @@ pub struct Layers<'a> {
     pub cluster: Option<&'a Values>,
 }
 
-impl<'a> Layers<'a> {
-    /// Every word on a broker setting, the one that holds first.
-    fn broker_words(&self, name: &str) -> Vec<Synonym> {
+impl Layers<'_> {
+    /// Every word on a broker setting, the one that holds first. A word under another of the
+    /// setting's names counts only behind one under its own: that is how Kafka tells them.
+    fn words(&self, name: &str, sensitive: bool) -> Vec<Synonym> {
+        let names: Vec<&str> = names(name).into_iter().map(|(name, _)| name).collect();
         let mut words = Vec::new();
-        let mut say = |name: &str, value: Option<&str>, source: Source| {
-            words.push(Synonym {
-                name: name.to_owned(),
-                value: value.map(str::to_owned),
-                source: source as i8,
-            });
+        let mut say = |name: &str, value: &str, source: Source| {
+            let value = (!sensitive).then(|| value.to_owned());
+            words.push(Synonym { name: name.to_owned(), value, source: source as i8 });
         };
         for (values, source) in
             [(self.broker, Source::DynamicBroker), (self.cluster, Source::DynamicDefaultBroker)]
         {
-            if let Some(value) = values.and_then(|values| values.get(name)) {
-                say(name, Some(value), source);
+            for name in &names {
+                if let Some(value) = values.and_then(|values| values.get(*name)) {
+                    say(name, value, source);
+                }
             }
         }
-        for (older, _) in older_names(name) {
-            if self.config.is_given(older) {
-                say(older, self.config.value(older), Source::StaticBroker);
+        for name in &names {
+            if let Some(value) = self.config.given(name) {
+                say(name, value, Source::StaticBroker);
             }
         }
-        let default = super::broker_definition(name).and_then(|definition| definition.default);
-        if default.is_some() {
-            say(name, default, Source::Default);
+        for name in &names {
+            if let Some(default) = broker_definition(name).and_then(|definition| definition.default) {
+                say(name, default, Source::Default);
+            }
         }
-        words
+        let own = words.iter().position(|word| word.name == name).unwrap_or(words.len());
+        words.split_off(own)
     }
 
     /// The value a topic's setting has, in the unit of the topic's setting.
@@ -95,87 +108,147 @@ impl<'a> Layers<'a> {
 
     /// The value a topic inherits, and where it comes from.
     fn inherited(&self, definition: &TopicDefinition) -> (String, Source) {
-        let name = definition.broker_synonym;
-        if !name.is_empty() {
-            for (values, source) in
-                [(self.broker, Source::DynamicBroker), (self.cluster, Source::DynamicDefaultBroker)]
-            {
-                if let Some(value) = values.and_then(|values| values.get(name)) {
-                    return (value.clone(), source);
+        let names = match definition.broker_synonym {
+            "" => Vec::new(),
+            name => names(name),
+        };
+        for (values, source) in
+            [(self.broker, Source::DynamicBroker), (self.cluster, Source::DynamicDefaultBroker)]
+        {
+            for (name, unit_ms) in &names {
+                if let Some(value) = values.and_then(|values| values.get(*name)) {
+                    return (in_ms(value, *unit_ms), source);
                 }
             }
-            for (older, unit_ms) in older_names(name) {
-                if let Some(value) = self.config.value(older).filter(|_| self.config.is_given(older)) {
-                    return (in_ms(value, unit_ms), Source::StaticBroker);
-                }
+        }
+        for (name, unit_ms) in &names {
+            if let Some(value) = self.config.given(name) {
+                return (in_ms(value, *unit_ms), Source::StaticBroker);
             }
         }
         (definition.default.to_owned(), Source::Default)
     }
 
-    /// All settings of a topic with its own values `topic`.
+    /// All settings of a topic with its own values `topic`, as DescribeConfigs tells them.
     pub fn describe_topic(&self, topic: &Values) -> Vec<Described> {
         topic_definitions()
             .iter()
             .map(|definition| {
                 let own = topic.get(definition.name);
-                let (value, source) = match own {
-                    Some(value) => (value.clone(), Source::Topic),
-                    None => self.inherited(definition),
-                };
-                let mut synonyms: Vec<Synonym> = own
-                    .map(|value| Synonym {
-                        name: definition.name.to_owned(),
-                        value: Some(value.clone()),
-                        source: Source::Topic as i8,
-                    })
-                    .into_iter()
-                    .collect();
+                let mut synonyms: Vec<Synonym> =
+                    own.map(|value| Synonym::new(definition.name, value, Source::Topic)).into_iter().collect();
                 if !definition.broker_synonym.is_empty() {
-                    synonyms.extend(self.broker_words(definition.broker_synonym));
+                    synonyms.extend(self.words(definition.broker_synonym, false));
                 }
-                Described {
-                    name: definition.name,
-                    value: Some(value),
-                    read_only: false,
-                    sensitive: false,
-                    source: source as i8,
-                    kind: definition.kind.code(),
-                    doc: definition.doc,
-                    synonyms,
-                }
+                let value = own.cloned().unwrap_or_else(|| self.inherited(definition).0);
+                told(definition.name, definition.kind, &value, definition.doc, synonyms)
             })
             .collect()
     }
 
-    /// All settings of this broker.
+    /// All settings of a topic, as CreateTopics tells them: there a value inherited under another
+    /// name of its broker setting counts as the property file's.
+    pub fn describe_new_topic(&self, topic: &Values) -> Vec<Described> {
+        let mut all = self.describe_topic(topic);
+        for described in &mut all {
+            if let Some(definition) = topic_definition(described.name)
+                && !topic.contains_key(described.name)
+            {
+                described.source = self.inherited(definition).1 as i8;
+            }
+        }
+        all
+    }
+
+    /// All settings of this broker, as DescribeConfigs tells them.
     pub fn describe_broker(&self) -> Vec<Described> {
-        self.config
-            .values()
+        let known = broker_definitions()
             .into_iter()
-            .map(|(definition, value, given)| {
-                let dynamic = self.broker.and_then(|values| values.get(definition.name));
-                let default = self.cluster.and_then(|values| values.get(definition.name));
-                let (value, source) = match (dynamic, default) {
-                    (Some(value), _) => (Some(value.clone()), Source::DynamicBroker),
-                    (None, Some(value)) => (Some(value.clone()), Source::DynamicDefaultBroker),
-                    (None, None) if given => (value, Source::StaticBroker),
-                    (None, None) => (value, Source::Default),
-                };
-                let sensitive = definition.kind == Kind::Password;
-                Described {
+            .filter(|known| !known.hidden || self.config.given(known.name).is_some())
+            .map(|definition| self.describe_one(definition.name, definition));
+        let of_listeners = self.config.listener_settings().map(|(name, definition)| Described {
+            read_only: true,
+            ..self.describe_one(name, definition)
+        });
+        known.chain(of_listeners).collect()
+    }
+
+    fn describe_one(&self, name: &'static str, definition: &'static Definition) -> Described {
+        let sensitive = definition.is_sensitive();
+        let mut synonyms = self.words(name, sensitive);
+        if name != definition.name {
+            synonyms.extend(self.words(definition.name, sensitive));
+        }
+        let dynamic = [self.broker, self.cluster]
+            .into_iter()
+            .find_map(|values| values.and_then(|values| values.get(name)).map(String::as_str));
+        let value = dynamic.or_else(|| self.config.value(name));
+        Described {
+            name,
+            // What is secret is never told.
+            value: value.filter(|_| !sensitive).map(|value| shown(definition.kind, value)),
+            read_only: !definition.is_dynamic(),
+            sensitive,
+            source: synonyms.first().map_or(Source::Default as i8, |first| first.source),
+            kind: definition.kind.code(),
+            doc: definition.doc,
+            synonyms,
+        }
+    }
+
+    /// The dynamic settings that hold for all brokers, as DescribeConfigs of the broker "" tells
+    /// them.
+    pub fn describe_cluster(&self) -> Vec<Described> {
+        let values = self.cluster.into_iter().flatten();
+        values
+            .filter_map(|(name, value)| {
+                let definition = broker_definition(name)?;
+                let sensitive = definition.is_sensitive();
+                let mut synonym = Synonym::new(name, value, Source::DynamicDefaultBroker);
+                synonym.value = synonym.value.filter(|_| !sensitive);
+                Some(Described {
                     name: definition.name,
-                    // What is secret is never told.
-                    value: value.filter(|_| !sensitive),
-                    read_only: !definition.dynamic,
+                    value: (!sensitive).then(|| shown(definition.kind, value)),
+                    read_only: !definition.is_dynamic(),
                     sensitive,
-                    source: source as i8,
+                    source: Source::DynamicDefaultBroker as i8,
                     kind: definition.kind.code(),
                     doc: definition.doc,
-                    synonyms: if sensitive { Vec::new() } else { self.broker_words(definition.name) },
-                }
+                    synonyms: vec![synonym],
+                })
             })
             .collect()
+    }
+
+    /// All settings of a group with its own values.
+    pub fn describe_group(&self, group: &Values) -> Vec<Described> {
+        group_definitions()
+            .iter()
+            .map(|definition| {
+                let own = group.get(definition.name);
+                let mut synonyms: Vec<Synonym> =
+                    own.map(|value| Synonym::new(definition.name, value, Source::Group)).into_iter().collect();
+                match definition.broker_synonym {
+                    "" => synonyms.push(Synonym::new(definition.name, definition.default, Source::Default)),
+                    broker => synonyms.extend(self.words(broker, false)),
+                }
+                let value = own.cloned().unwrap_or_else(|| match definition.broker_synonym {
+                    "" => definition.default.to_owned(),
+                    broker => self.broker_value(broker),
+                });
+                told(definition.name, definition.kind, &value, definition.doc, synonyms)
+            })
+            .collect()
+    }
+
+    /// The value that a broker setting has now; "" for null.
+    pub fn broker_value(&self, name: &str) -> String {
+        [self.broker, self.cluster]
+            .into_iter()
+            .find_map(|values| values.and_then(|values| values.get(name)).map(String::as_str))
+            .or_else(|| self.config.value(name))
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// `min.insync.replicas` of a topic.
@@ -233,19 +306,48 @@ impl<'a> Layers<'a> {
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
 
-/// The names a broker setting goes by in a property file, the one that wins first, with the unit
-/// of each in the setting's own.
-fn older_names(name: &str) -> Vec<(&str, i64)> {
-    match name {
-        "log.retention.ms" => vec![
-            (name, 1),
-            ("log.retention.minutes", MINUTE_MS),
-            ("log.retention.hours", HOUR_MS),
-        ],
-        "log.roll.ms" => vec![(name, 1), ("log.roll.hours", HOUR_MS)],
-        "log.roll.jitter.ms" => vec![(name, 1), ("log.roll.jitter.hours", HOUR_MS)],
-        _ => vec![(name, 1)],
+/// All settings of a client-metrics subscription with its own values.
+pub fn describe_client_metrics(subscription: &Values) -> Vec<Described> {
+    client_metrics_definitions()
+        .iter()
+        .map(|definition| {
+            let own = subscription.get(definition.name);
+            let synonym = match own {
+                Some(value) => Synonym::new(definition.name, value, Source::ClientMetrics),
+                None => Synonym::new(definition.name, definition.default, Source::Default),
+            };
+            let value = own.map_or(definition.default, String::as_str);
+            told(definition.name, definition.kind, value, definition.doc, vec![synonym])
+        })
+        .collect()
+}
+
+/// A setting that may always be changed and is no secret.
+fn told(name: &'static str, kind: Kind, value: &str, doc: &'static str, synonyms: Vec<Synonym>) -> Described {
+    Described {
+        name,
+        value: Some(shown(kind, value)),
+        read_only: false,
+        sensitive: false,
+        source: synonyms.first().map_or(Source::Default as i8, |first| first.source),
+        kind: kind.code(),
+        doc,
+        synonyms,
     }
+}
+
+/// The names a broker setting goes by, the one that wins first, with the unit of each in
+/// milliseconds where the setting is a time. Any of them is a name of all.
+fn names(name: &str) -> Vec<(&str, i64)> {
+    const RETENTION: [(&str, i64); 3] =
+        [("log.retention.ms", 1), ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)];
+    const ROLL: [(&str, i64); 2] = [("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)];
+    const JITTER: [(&str, i64); 2] = [("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)];
+    const FLUSH: [(&str, i64); 2] = [("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)];
+    [&RETENTION[..], &ROLL, &JITTER, &FLUSH]
+        .into_iter()
+        .find(|group| group.iter().any(|(known, _)| *known == name))
+        .map_or_else(|| vec![(name, 1)], <[_]>::to_vec)
 }
 
 fn in_ms(value: &str, unit: i64) -> String {
@@ -258,11 +360,6 @@ fn in_ms(value: &str, unit: i64) -> String {
         Ok(number) => number.saturating_mul(unit).to_string(),
         Err(_) => value.to_owned(),
     }
-}
-
-/// Whether brokers may have this setting changed while they run.
-pub fn is_dynamic(name: &str) -> bool {
-    kind_of(name).is_some() && super::broker_definition(name).is_some_and(|known| known.dynamic)
 }
 
 #[cfg(test)]
@@ -307,6 +404,92 @@ mod tests {
         assert_eq!(value("log.retention.minutes=3\nlog.retention.hours=1"), "180000");
         assert_eq!(value("log.retention.ms=5\nlog.retention.minutes=3"), "5");
         assert_eq!(value("log.retention.hours=-1"), "-1");
+    }
+
+    fn find<'a>(all: &'a [Described], name: &str) -> &'a Described {
+        all.iter().find(|told| told.name == name).unwrap()
+    }
+
+    fn words(told: &Described) -> Vec<(&str, &str, i8)> {
+        let value = |synonym: &'_ Synonym| synonym.value.as_deref().unwrap_or("null").to_owned();
+        told.synonyms
+            .iter()
+            .map(|synonym| (synonym.name.as_str(), &*value(synonym).leak(), synonym.source))
+            .collect()
+    }
+
+    /// What Kafka 4.4 answers with the same file.
+    #[test]
+    fn a_value_under_another_name_is_told_as_kafka_tells_it() {
+        let config = config(
+            "log.retention.hours=2\nlog.flush.scheduler.interval.ms=5000\nlog.cleanup.policy=compact, delete\n\
+             auto.create.topics.enable=FALSE",
+        );
+        let cluster = values(&[("log.retention.ms", "223456")]);
+        let bare = Layers { config: &config, broker: None, cluster: None };
+        let none = Values::new();
+        let topic = bare.describe_topic(&none);
+        let told = find(&topic, "retention.ms");
+        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("7200000"), 5, vec![]));
+        let told = find(&topic, "flush.ms");
+        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("5000"), 5, vec![]));
+        let told = find(&topic, "cleanup.policy");
+        let expected = vec![("log.cleanup.policy", "compact, delete", 4), ("log.cleanup.policy", "delete", 5)];
+        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("compact,delete"), 4, expected));
+        assert_eq!(find(&bare.describe_new_topic(&none), "retention.ms").source, 4);
+
+        let dynamic = Layers { cluster: Some(&cluster), ..bare };
+        let topic = dynamic.describe_topic(&none);
+        let expected = vec![
+            ("log.retention.ms", "223456", 3),
+            ("log.retention.hours", "2", 4),
+            ("log.retention.hours", "168", 5),
+        ];
+        assert_eq!(words(find(&topic, "retention.ms")), expected);
+        let broker = dynamic.describe_broker();
+        let told = find(&broker, "log.retention.ms");
+        assert_eq!((told.value.as_deref(), told.source, told.read_only), (Some("223456"), 3, false));
+        let told = find(&broker, "log.retention.hours");
+        assert_eq!(words(told), vec![("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]);
+        let told = find(&broker, "auto.create.topics.enable");
+        assert_eq!((told.value.as_deref(), told.read_only, told.kind), (Some("false"), true, 1));
+        assert_eq!(dynamic.describe_cluster().len(), 1);
+    }
+
+    #[test]
+    fn what_is_secret_is_never_told() {
+        let config = config("ssl.keystore.password=hush");
+        let layers = Layers { config: &config, broker: None, cluster: None };
+        let broker = layers.describe_broker();
+        let told = find(&broker, "ssl.keystore.password");
+        assert!(told.sensitive && told.value.is_none());
+        assert!(!format!("{broker:?}").contains("hush"));
+    }
+
+    #[test]
+    fn settings_for_one_listener_are_told_with_what_they_replace() {
+        let config = config("listener.name.plaintext.max.connections=7");
+        let layers = Layers { config: &config, broker: None, cluster: None };
+        let broker = layers.describe_broker();
+        let told = find(&broker, "listener.name.plaintext.max.connections");
+        let expected =
+            vec![("listener.name.plaintext.max.connections", "7", 4), ("max.connections", "2147483647", 5)];
+        assert_eq!((told.value.as_deref(), told.kind, words(told)), (Some("7"), 3, expected));
+    }
+
+    #[test]
+    fn a_group_is_told_its_own_values_before_the_brokers() {
+        let config = config("group.consumer.session.timeout.ms=46000");
+        let layers = Layers { config: &config, broker: None, cluster: None };
+        let group = layers.describe_group(&values(&[("consumer.session.timeout.ms", "50000")]));
+        let told = find(&group, "consumer.session.timeout.ms");
+        let sources: Vec<i8> = told.synonyms.iter().map(|synonym| synonym.source).collect();
+        assert_eq!((told.value.as_deref(), sources), (Some("50000"), vec![8, 4, 5]));
+        let group = layers.describe_group(&Values::new());
+        assert_eq!(find(&group, "consumer.session.timeout.ms").value.as_deref(), Some("46000"));
+        assert_eq!(words(find(&group, "share.isolation.level")), vec![("share.isolation.level", "read_uncommitted", 5)]);
+        let metrics = describe_client_metrics(&values(&[("interval.ms", "100")]));
+        assert_eq!(find(&metrics, "interval.ms").source, 7);
     }
 
     #[test]

@@ -3,20 +3,25 @@
 //!
 //! * [`properties`] reads property files, keeping file and line for messages;
 //! * [`definition`] what a setting is: type, default, limits; checks one value;
-//! * [`broker_table`], [`topic_table`] the settings there are;
+//! * [`broker_table`], [`other_table`], [`topic_table`], [`group_table`] the settings there are;
 //! * [`broker`] the settings of this broker, typed;
 //! * [`layers`] which value holds where several layers say something, and how tools are told.
 
 pub mod broker;
 mod broker_table;
 pub mod definition;
+mod group_table;
 pub mod layers;
 pub mod listeners;
+mod other_table;
 pub mod properties;
 mod topic_table;
 
 pub use broker::{BrokerConfig, ConfigError};
-pub use broker_table::{broker_definition, broker_definitions};
-pub use definition::{Definition, Kind};
+pub use broker_table::{broker_definition, broker_definitions, listener_setting};
+pub use definition::{Definition, Kind, Update};
+pub use group_table::{
+    GroupDefinition, client_metrics_definition, client_metrics_definitions, group_definition, group_definitions,
+};
 pub use layers::{Described, Synonym};
 pub use topic_table::{TopicDefinition, topic_definition, topic_definitions};

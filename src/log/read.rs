@@ -2,8 +2,12 @@
 //! disk, in this order. On the log's shard. It never reads past `written`, never returns part of
 //! a batch, and never knows what a client may see: the caller gives the upper bound.
 
+use std::io;
+use std::rc::Rc;
+
 use bytes::Bytes;
 
+use crate::rt::fs::File;
 use crate::types::Offset;
 use crate::wire::Records;
 use crate::wire::batch::{BatchError, BatchView, HEADER_BYTES};
@@ -11,11 +15,14 @@ use crate::wire::batch::{BatchError, BatchView, HEADER_BYTES};
 use super::error::LogError;
 use super::log::Log;
 use super::segment::Segment;
-use std::rc::Rc;
 
 /// Read beyond what the caller asked for, because the index leads to a position at most one
 /// interval and one batch before the wanted one.
 const INDEX_SLACK_BYTES: u64 = 16 << 10;
+
+/// Largest read that is copied out of the page cache on the executor: what a consumer asks for by
+/// default, and some 100 us.
+const CACHED_READ_BYTES_MAX: usize = (1 << 20) + INDEX_SLACK_BYTES as usize;
 
 /// Where an offset lies: segment base and position in its file. Positions of one segment can be
 /// subtracted.
@@ -141,7 +148,7 @@ impl Log {
                     return Ok(None);
                 };
                 let len = first_read_len(&want, &range);
-                let Some(bytes) = handles.reader.try_read_cached(range.position, len) else {
+                let Some(bytes) = from_page_cache(&handles.reader, range.position, len) else {
                     return Ok(None);
                 };
                 let bytes = bytes.map_err(|error| self.storage_error("read", error))?;
@@ -268,7 +275,7 @@ impl Log {
         };
         let (mut position, mut len) = (range.position, first_read_len(&want, range));
         while position < range.end {
-            let bytes = match handles.reader.try_read_cached(position, len) {
+            let bytes = match from_page_cache(&handles.reader, position, len) {
                 Some(read) => read,
                 None => handles.reader.read_at(position, len).await,
             };
@@ -429,6 +436,19 @@ impl Log {
             what: what.to_owned(),
         }
     }
+}
+
+/// Bytes that are in the page cache; `None` if the disk is needed, if there are too many to copy
+/// on the spot, or if the file system cannot tell.
+fn from_page_cache(file: &File, position: u64, len: usize) -> Option<io::Result<Bytes>> {
+    if len > CACHED_READ_BYTES_MAX {
+        return None;
+    }
+    let read = file.try_read_cached(position, len)?;
+    let untold = read
+        .as_ref()
+        .is_err_and(|error| error.kind() == io::ErrorKind::Unsupported);
+    (!untold).then_some(read)
 }
 
 fn first_read_len(want: &Want, range: &DiskRange) -> usize {

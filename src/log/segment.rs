@@ -459,14 +459,19 @@ impl Segment {
         })
     }
 
-    /// Drops a sealed segment's indexes from memory, if the files have all of them.
-    fn unload_indexes(&self) {
-        let mut state = self.state.borrow_mut();
-        let whole = state.indexes.as_ref().is_some_and(|indexes| {
+    /// The index files hold what memory holds, and nothing else.
+    pub fn indexes_persisted(&self) -> bool {
+        let state = self.state.borrow();
+        let whole = state.indexes.as_ref().is_none_or(|indexes| {
             !indexes.stale_tail && indexes.persisted == (indexes.offsets.len(), indexes.times.len())
         });
-        if state.sealed && whole {
-            state.indexes = None;
+        whole && !state.txns_unwritten
+    }
+
+    /// Drops a sealed segment's indexes from memory, if the files have all of them.
+    fn unload_indexes(&self) {
+        if self.is_sealed() && self.indexes_persisted() {
+            self.state.borrow_mut().indexes = None;
         }
     }
 

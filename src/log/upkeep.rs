@@ -241,7 +241,7 @@ impl Log {
             let Some(handles) = segment.handles() else {
                 continue;
             };
-            if segment.is_sealed() && segment.unpersisted_entries() == 0 && segment.is_synced() {
+            if segment.is_sealed() && segment.indexes_persisted() && segment.is_synced() {
                 continue;
             }
             trim(segment, &handles).await?;

@@ -7,16 +7,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::image::Image;
 use super::kernel::Kernel;
+use super::tree::{Dir, Fs, Ino, Inode, ROOT};
 
-pub(super) type Ino = u64;
-const ROOT: Ino = 0;
 /// What a disk without a set capacity reports, in bytes.
 const CAPACITY_DEFAULT: u64 = 1 << 40;
 
@@ -45,162 +43,13 @@ struct Faults {
 
 pub(super) struct DiskState {
     pub(super) kernel: Rc<Kernel>,
-    fs: RefCell<Fs>,
+    pub(super) fs: RefCell<Fs>,
     faults: RefCell<Faults>,
     slowness: Cell<u64>,
 }
 
-struct Fs {
-    inodes: BTreeMap<Ino, Inode>,
-    next_ino: Ino,
-    next_pair: u64,
-    locks: BTreeSet<Ino>,
-}
-
-enum Inode {
-    File { image: Image, opens: usize },
-    Dir(Dir),
-}
-
-#[derive(Default)]
-struct Dir {
-    entries: BTreeMap<String, Ino>,
-    durable: BTreeMap<String, Ino>,
-    /// Changes since the last sync, in order.
-    pending: Vec<DirChange>,
-}
-
-struct DirChange {
-    unlink: Option<String>,
-    link: Option<(String, Ino)>,
-    /// The other half of a rename between directories.
-    pair: Option<u64>,
-}
-
-impl DirChange {
-    fn apply(&self, entries: &mut BTreeMap<String, Ino>) {
-        if let Some(name) = &self.unlink {
-            entries.remove(name);
-        }
-        if let Some((name, ino)) = &self.link {
-            entries.insert(name.clone(), *ino);
-        }
-    }
-}
-
-impl Dir {
-    fn change(&mut self, change: DirChange) {
-        change.apply(&mut self.entries);
-        self.pending.push(change);
-    }
-}
-
-fn kind(kind: io::ErrorKind) -> io::Error {
-    kind.into()
-}
-
 pub(super) fn eio() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
-}
-
-/// The names on the way to `path`, which is taken from the root.
-fn names(path: &Path) -> io::Result<Vec<&str>> {
-    let mut names = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => names.push(utf8(name)?),
-            Component::ParentDir => {
-                names.pop();
-            }
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    Ok(names)
-}
-
-fn utf8(name: &OsStr) -> io::Result<&str> {
-    name.to_str()
-        .ok_or_else(|| kind(io::ErrorKind::InvalidInput))
-}
-
-impl Fs {
-    fn dir(&self, ino: Ino) -> io::Result<&Dir> {
-        match self.inodes.get(&ino) {
-            Some(Inode::Dir(dir)) => Ok(dir),
-            Some(Inode::File { .. }) => Err(kind(io::ErrorKind::NotADirectory)),
-            None => Err(kind(io::ErrorKind::NotFound)),
-        }
-    }
-
-    fn dir_mut(&mut self, ino: Ino) -> io::Result<&mut Dir> {
-        match self.inodes.get_mut(&ino) {
-            Some(Inode::Dir(dir)) => Ok(dir),
-            Some(Inode::File { .. }) => Err(kind(io::ErrorKind::NotADirectory)),
-            None => Err(kind(io::ErrorKind::NotFound)),
-        }
-    }
-
-    fn walk(&self, names: &[&str]) -> io::Result<Ino> {
-        let mut at = ROOT;
-        for name in names {
-            let entry = self.dir(at)?.entries.get(*name);
-            at = *entry.ok_or_else(|| kind(io::ErrorKind::NotFound))?;
-        }
-        Ok(at)
-    }
-
-    fn lookup(&self, path: &Path) -> io::Result<Ino> {
-        self.walk(&names(path)?)
-    }
-
-    /// The directory that holds the last name of `path`, and that name.
-    fn parent<'p>(&self, path: &'p Path) -> io::Result<(Ino, &'p str)> {
-        let mut names = names(path)?;
-        let name = names
-            .pop()
-            .ok_or_else(|| kind(io::ErrorKind::InvalidInput))?;
-        let parent = self.walk(&names)?;
-        self.dir(parent)?;
-        Ok((parent, name))
-    }
-
-    fn add(&mut self, inode: Inode) -> Ino {
-        let ino = self.next_ino;
-        self.next_ino += 1;
-        self.inodes.insert(ino, inode);
-        ino
-    }
-
-    fn is_dir(&self, ino: Ino) -> bool {
-        matches!(self.inodes.get(&ino), Some(Inode::Dir(_)))
-    }
-
-    /// Forgets what no name, durable name or open handle leads to.
-    fn collect(&mut self) {
-        let mut reached = BTreeSet::from([ROOT]);
-        let mut queue = vec![ROOT];
-        while let Some(ino) = queue.pop() {
-            if let Some(Inode::Dir(dir)) = self.inodes.get(&ino) {
-                let pending = dir
-                    .pending
-                    .iter()
-                    .filter_map(|c| c.link.as_ref().map(|l| &l.1));
-                for next in dir
-                    .entries
-                    .values()
-                    .chain(dir.durable.values())
-                    .chain(pending)
-                {
-                    if reached.insert(*next) {
-                        queue.push(*next);
-                    }
-                }
-            }
-        }
-        self.inodes.retain(|ino, inode| {
-            reached.contains(ino) || matches!(inode, Inode::File { opens, .. } if *opens > 0)
-        });
-    }
 }
 
 impl DiskState {
@@ -315,36 +164,6 @@ impl DiskState {
         (total, total.saturating_sub(self.used()))
     }
 
-    /// Opens or makes a file and counts the handle.
-    pub(super) fn open(&self, path: &Path, create: bool, new: bool) -> io::Result<Ino> {
-        let mut fs = self.fs.borrow_mut();
-        let ino = match fs.lookup(path) {
-            Ok(_) if new => return Err(kind(io::ErrorKind::AlreadyExists)),
-            Ok(ino) => ino,
-            Err(error) if error.kind() == io::ErrorKind::NotFound && (create || new) => {
-                let (parent, name) = fs.parent(path)?;
-                let ino = fs.add(Inode::File {
-                    image: Image::default(),
-                    opens: 0,
-                });
-                fs.dir_mut(parent)?.change(DirChange {
-                    unlink: None,
-                    link: Some((name.to_owned(), ino)),
-                    pair: None,
-                });
-                ino
-            }
-            Err(error) => return Err(error),
-        };
-        match fs.inodes.get_mut(&ino) {
-            Some(Inode::File { opens, .. }) => {
-                *opens += 1;
-                Ok(ino)
-            }
-            _ => Err(kind(io::ErrorKind::IsADirectory)),
-        }
-    }
-
     pub(super) fn close(&self, ino: Ino) {
         let mut fs = self.fs.borrow_mut();
         if let Some(Inode::File { opens, .. }) = fs.inodes.get_mut(&ino) {
@@ -361,159 +180,6 @@ impl DiskState {
             Some(Inode::File { image, .. }) => Ok(f(image)),
             _ => Err(eio()),
         }
-    }
-
-    pub(super) fn lookup(&self, path: &Path) -> io::Result<Ino> {
-        self.fs.borrow().lookup(path)
-    }
-
-    pub(super) fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        let names = names(path)?;
-        let mut fs = self.fs.borrow_mut();
-        let mut at = ROOT;
-        for name in names {
-            at = match fs.dir(at)?.entries.get(name) {
-                Some(ino) if fs.is_dir(*ino) => *ino,
-                Some(_) => return Err(kind(io::ErrorKind::AlreadyExists)),
-                None => {
-                    let ino = fs.add(Inode::Dir(Dir::default()));
-                    fs.dir_mut(at)?.change(DirChange {
-                        unlink: None,
-                        link: Some((name.to_owned(), ino)),
-                        pair: None,
-                    });
-                    ino
-                }
-            };
-        }
-        Ok(())
-    }
-
-    /// Name, whether it is a directory, length.
-    pub(super) fn read_dir(&self, path: &Path) -> io::Result<Vec<(String, bool, u64)>> {
-        let fs = self.fs.borrow();
-        let dir = fs.dir(fs.lookup(path)?)?;
-        let entry = |(name, ino): (&String, &Ino)| match fs.inodes.get(ino) {
-            Some(Inode::File { image, .. }) => (name.clone(), false, image.len()),
-            _ => (name.clone(), true, 0),
-        };
-        Ok(dir.entries.iter().map(entry).collect())
-    }
-
-    pub(super) fn file_len(&self, path: &Path) -> io::Result<u64> {
-        let fs = self.fs.borrow();
-        match fs.inodes.get(&fs.lookup(path)?) {
-            Some(Inode::File { image, .. }) => Ok(image.len()),
-            _ => Ok(0),
-        }
-    }
-
-    pub(super) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut fs = self.fs.borrow_mut();
-        let ino = fs.lookup(from)?;
-        let (from_dir, from_name) = fs.parent(from)?;
-        let (to_dir, to_name) = fs.parent(to)?;
-        let replaced = fs.dir(to_dir)?.entries.get(to_name).copied();
-        if let Some(replaced) = replaced {
-            if replaced == ino {
-                return Ok(());
-            }
-            match (fs.is_dir(ino), fs.is_dir(replaced)) {
-                (false, true) => return Err(kind(io::ErrorKind::IsADirectory)),
-                (true, false) => return Err(kind(io::ErrorKind::NotADirectory)),
-                (true, true) if !fs.dir(replaced)?.entries.is_empty() => {
-                    return Err(kind(io::ErrorKind::DirectoryNotEmpty));
-                }
-                _ => {}
-            }
-        }
-        let (unlink, link) = (Some(from_name.to_owned()), Some((to_name.to_owned(), ino)));
-        if from_dir == to_dir {
-            fs.dir_mut(from_dir)?.change(DirChange {
-                unlink,
-                link,
-                pair: None,
-            });
-        } else {
-            let pair = Some(fs.next_pair);
-            fs.next_pair += 1;
-            fs.dir_mut(from_dir)?.change(DirChange {
-                unlink,
-                link: None,
-                pair,
-            });
-            fs.dir_mut(to_dir)?.change(DirChange {
-                unlink: None,
-                link,
-                pair,
-            });
-        }
-        Ok(())
-    }
-
-    pub(super) fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let mut fs = self.fs.borrow_mut();
-        let ino = fs.lookup(path)?;
-        if fs.is_dir(ino) {
-            return Err(kind(io::ErrorKind::IsADirectory));
-        }
-        let (parent, name) = fs.parent(path)?;
-        let unlink = Some(name.to_owned());
-        fs.dir_mut(parent)?.change(DirChange {
-            unlink,
-            link: None,
-            pair: None,
-        });
-        fs.collect();
-        Ok(())
-    }
-
-    pub(super) fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        let mut fs = self.fs.borrow_mut();
-        let ino = fs.lookup(path)?;
-        let (parent, name) = fs.parent(path)?;
-        // From the leaves up, each removal a change of its own.
-        fn empty(fs: &mut Fs, ino: Ino) -> io::Result<()> {
-            let entries: Vec<(String, Ino)> = fs
-                .dir(ino)?
-                .entries
-                .iter()
-                .map(|(name, ino)| (name.clone(), *ino))
-                .collect();
-            for (name, child) in entries {
-                if fs.is_dir(child) {
-                    empty(fs, child)?;
-                }
-                let unlink = Some(name);
-                fs.dir_mut(ino)?.change(DirChange {
-                    unlink,
-                    link: None,
-                    pair: None,
-                });
-            }
-            Ok(())
-        }
-        empty(&mut fs, ino)?;
-        let unlink = Some(name.to_owned());
-        fs.dir_mut(parent)?.change(DirChange {
-            unlink,
-            link: None,
-            pair: None,
-        });
-        fs.collect();
-        Ok(())
-    }
-
-    pub(super) fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        let lies = self.lies();
-        let mut fs = self.fs.borrow_mut();
-        let ino = fs.lookup(path)?;
-        let dir = fs.dir_mut(ino)?;
-        if !lies {
-            dir.durable = dir.entries.clone();
-            dir.pending.clear();
-        }
-        Ok(())
     }
 
     pub(super) fn lock(&self, ino: Ino) -> bool {
@@ -560,42 +226,6 @@ impl DiskState {
             }
         }
         fs.collect();
-    }
-}
-
-impl Fs {
-    /// A file that left its old directory has arrived in the new one.
-    fn keep_pairs_whole(&self, kept: &mut BTreeMap<Ino, usize>) {
-        loop {
-            let mut gone = BTreeSet::new();
-            for (ino, inode) in &self.inodes {
-                if let Inode::Dir(dir) = inode {
-                    let changes = dir.pending.iter().take(kept[ino]);
-                    gone.extend(
-                        changes
-                            .filter(|c| c.unlink.is_some())
-                            .filter_map(|c| c.pair),
-                    );
-                }
-            }
-            let mut changed = false;
-            for (ino, inode) in &self.inodes {
-                if let Inode::Dir(dir) = inode {
-                    let needed = dir.pending.iter().rposition(|change| {
-                        change.link.is_some() && change.pair.is_some_and(|p| gone.contains(&p))
-                    });
-                    if let Some(needed) = needed
-                        && kept[ino] <= needed
-                    {
-                        kept.insert(*ino, needed + 1);
-                        changed = true;
-                    }
-                }
-            }
-            if !changed {
-                return;
-            }
-        }
     }
 }
 

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::disk::{DiskState, Ino, eio};
+use super::disk::{DiskState, eio};
 use super::exec::{Executor, IoDelay};
 use super::image::SECTOR;
+use super::tree::Ino;
 use super::world::NodeState;
 use crate::rt::fs::{AlignedBuf, OpenOptions, WRITE_NOW_MAX};
 

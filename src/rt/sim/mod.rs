@@ -11,16 +11,19 @@
 //! | [`Network`] | connections with delays, cuts, resets |
 //! | [`Disk`] | a volatile and a durable image, power loss, faults |
 
+mod conn;
 mod disk;
 mod exec;
 mod file;
 mod image;
 mod kernel;
+mod names;
 pub(crate) mod net;
 mod network;
 pub(crate) mod path;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod world;
 
 pub use disk::{Disk, Fault};

@@ -13,8 +13,9 @@ use std::task::{Poll, Waker};
 
 use bytes::{Buf, Bytes, BytesMut};
 
+use super::conn::{Conn, Packet};
 use super::exec::{Executor, IoDelay};
-use super::network::{Conn, NetState, Packet};
+use super::network::NetState;
 use crate::rt::{Either2, select2};
 
 /// Bytes in flight and unread of one direction before a writer waits.

@@ -5,15 +5,14 @@
 //! overtake. A cut holds packets back, as TCP would send them again, and a heal lets them go.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
-
+use super::conn::{Conn, End, Packet};
 use super::kernel::{Kernel, nanos};
 use super::net::ListenerState;
 use super::world::NodeState;
@@ -22,187 +21,6 @@ use super::world::NodeState;
 const BACKLOG_MAX: usize = 1024;
 const FIRST_PORT: u16 = 20_000;
 const LOOPBACK_NS: (u64, u64) = (5_000, 60_000);
-
-pub(super) enum Packet {
-    Data(Bytes),
-    Fin,
-    Reset,
-}
-
-/// One end of a connection.
-pub(super) struct End {
-    node: usize,
-    life: u64,
-    pub(super) addr: SocketAddr,
-    /// Arrived and unread.
-    pub(super) inbox: RefCell<VecDeque<Bytes>>,
-    pub(super) fin: Cell<bool>,
-    reset: Cell<ResetState>,
-    pub(super) reader: RefCell<Option<Waker>>,
-    pub(super) writer: RefCell<Option<Waker>>,
-    pub(super) read_shut: Cell<bool>,
-    pub(super) write_shut: Cell<bool>,
-    /// Bytes sent from here that the other end has not read.
-    pub(super) unread: Cell<usize>,
-    /// Nothing sent from here arrives before this.
-    next_arrival: Cell<u64>,
-    closed: Cell<bool>,
-    /// The host lost power: nobody answers for it.
-    vanished: Cell<bool>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ResetState {
-    None,
-    Arrived,
-    Reported,
-}
-
-impl End {
-    fn new(node: usize, life: u64, addr: SocketAddr) -> End {
-        End {
-            node,
-            life,
-            addr,
-            inbox: RefCell::default(),
-            fin: Cell::new(false),
-            reset: Cell::new(ResetState::None),
-            reader: RefCell::default(),
-            writer: RefCell::default(),
-            read_shut: Cell::new(false),
-            write_shut: Cell::new(false),
-            unread: Cell::new(0),
-            next_arrival: Cell::new(0),
-            closed: Cell::new(false),
-            vanished: Cell::new(false),
-        }
-    }
-
-    /// True once after a reset has arrived.
-    pub(super) fn take_reset(&self) -> bool {
-        if self.reset.get() == ResetState::Arrived {
-            self.reset.set(ResetState::Reported);
-            return true;
-        }
-        false
-    }
-
-    pub(super) fn was_reset(&self) -> bool {
-        self.reset.get() != ResetState::None
-    }
-
-    fn wake(&self) {
-        let wakers = [
-            self.reader.borrow_mut().take(),
-            self.writer.borrow_mut().take(),
-        ];
-        for waker in wakers.into_iter().flatten() {
-            waker.wake();
-        }
-    }
-}
-
-pub(super) struct Conn {
-    pub(super) kernel: Rc<Kernel>,
-    net: Weak<NetState>,
-    pub(super) ends: [End; 2],
-}
-
-impl Conn {
-    pub(super) fn send(self: &Rc<Self>, side: usize, packet: Packet) {
-        let Some(net) = self.net.upgrade() else {
-            return;
-        };
-        let (from, to) = (&self.ends[side], &self.ends[1 - side]);
-        if let Packet::Data(bytes) = &packet {
-            from.unread.set(from.unread.get() + bytes.len());
-        }
-        let conn = self.clone();
-        net.carry(
-            from.node,
-            to.node,
-            Some((self.clone(), side)),
-            Box::new(move || conn.arrive(1 - side, packet)),
-        );
-    }
-
-    fn arrive(self: &Rc<Self>, side: usize, packet: Packet) {
-        let end = &self.ends[side];
-        if end.vanished.get() {
-            // Its host answers only once it runs again, and then knows nothing of it.
-            let runs = self.net.upgrade().is_some_and(|net| net.is_up(end.node));
-            if runs && !matches!(packet, Packet::Reset) {
-                self.send(side, Packet::Reset);
-            }
-            return;
-        }
-        match packet {
-            Packet::Data(bytes) => {
-                self.kernel.note(30, bytes.len() as u64);
-                if end.closed.get() {
-                    self.send(side, Packet::Reset);
-                    return;
-                }
-                if end.read_shut.get() || end.was_reset() {
-                    return;
-                }
-                end.inbox.borrow_mut().push_back(bytes);
-            }
-            Packet::Fin => end.fin.set(true),
-            Packet::Reset => {
-                if end.reset.get() == ResetState::None {
-                    end.reset.set(ResetState::Arrived);
-                    end.inbox.borrow_mut().clear();
-                }
-            }
-        }
-        end.wake();
-    }
-
-    /// `side` has read `count` bytes: the other side may send as many more.
-    pub(super) fn consumed(&self, side: usize, count: usize) {
-        let writer = &self.ends[1 - side];
-        writer.unread.set(writer.unread.get().saturating_sub(count));
-        let waker = writer.writer.borrow_mut().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    pub(super) fn end_writing(self: &Rc<Self>, side: usize) {
-        let end = &self.ends[side];
-        if !end.write_shut.replace(true) && !end.was_reset() {
-            self.send(side, Packet::Fin);
-        }
-        end.wake();
-    }
-
-    pub(super) fn end_reading(&self, side: usize) {
-        self.ends[side].read_shut.set(true);
-        self.ends[side].wake();
-    }
-
-    /// Closes one end as the kernel does: unread bytes turn the orderly end into a reset.
-    pub(super) fn close(self: &Rc<Self>, side: usize) {
-        let end = &self.ends[side];
-        if end.closed.replace(true) {
-            return;
-        }
-        if end.inbox.borrow().is_empty() {
-            self.end_writing(side);
-        } else {
-            end.write_shut.set(true);
-            self.send(side, Packet::Reset);
-        }
-    }
-
-    pub(super) fn abort(self: &Rc<Self>, side: usize) {
-        if !self.ends[side].closed.replace(true) {
-            self.ends[side].write_shut.set(true);
-            self.send(side, Packet::Reset);
-        }
-    }
-}
 
 /// The answer to a connect that is under way.
 pub(super) struct Answer {
@@ -221,6 +39,8 @@ impl Answer {
 }
 
 type Delivery = Box<dyn FnOnce()>;
+/// A connection and the side that sends.
+type Direction = (Rc<Conn>, usize);
 
 pub(super) struct NetState {
     kernel: Rc<Kernel>,
@@ -230,7 +50,7 @@ pub(super) struct NetState {
 
 struct Inner {
     cuts: BTreeSet<(usize, usize)>,
-    held: BTreeMap<(usize, usize), Vec<(Option<(Rc<Conn>, usize)>, Delivery)>>,
+    held: BTreeMap<(usize, usize), Vec<(Option<Direction>, Delivery)>>,
     delay_ns: (u64, u64),
     spike_one_in: u64,
     spike_ns: (u64, u64),
@@ -265,12 +85,18 @@ impl NetState {
         self.nodes.borrow().get(id).and_then(Weak::upgrade)
     }
 
-    fn is_up(&self, id: usize) -> bool {
+    pub(super) fn is_up(&self, id: usize) -> bool {
         self.node(id).is_some_and(|node| node.powered.get())
     }
 
     /// Brings a delivery from one node to another, now or after a heal.
-    fn carry(&self, from: usize, to: usize, stream: Option<(Rc<Conn>, usize)>, delivery: Delivery) {
+    pub(super) fn carry(
+        &self,
+        from: usize,
+        to: usize,
+        stream: Option<Direction>,
+        delivery: Delivery,
+    ) {
         let mut inner = self.inner.borrow_mut();
         if inner.cuts.contains(&(from, to)) {
             inner
