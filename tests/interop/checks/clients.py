@@ -22,6 +22,13 @@ def acknowledged(acks, base, each, what):
     same(acks, wanted, what)
 
 
+def stored(client, sent):
+    """What a broker holds of what a client was told to send: Confluent's JavaScript client sends an empty value as null."""
+    if client != "confluent-kafka-javascript":
+        return sent
+    return [{**r, "value": r["value"] or None} for r in sent]
+
+
 def client_checks(client, part, codecs, each):
     needs = ("java", part) if part != "java" else ("java",)
 
@@ -33,7 +40,7 @@ def client_checks(client, part, codecs, each):
             more = records(COUNT, first=len(sent))
             acknowledged(ctx.produce(client, topic, codec, more), len(sent), each, f"acknowledged with {codec}")
             sent += more
-        wanted = with_offsets(sent)
+        wanted = with_offsets(stored(client, sent))
         same(plain(ctx.consume(client, topic, len(sent))), wanted, f"read by {client}")
         if client != "java":
             same(plain(ctx.consume("java", topic, len(sent))), wanted, "read by the Java client")
@@ -51,7 +58,7 @@ def client_checks(client, part, codecs, each):
     @check(f"{client}-group-resumes", needs=needs, seconds=150)
     def group_resumes(ctx):
         topic, group = ctx.topic(), ctx.name + "-group"
-        wanted = with_offsets(records(COUNT))
+        wanted = with_offsets(stored(client, records(COUNT)))
         ctx.produce(client, topic, "none", records(COUNT))
         same(plain(ctx.group(client, topic, group, 25)), wanted[:25], "first run")
         same(plain(ctx.group(client, topic, group, COUNT - 25)), wanted[25:], "second run starts at the committed offset")

@@ -2,6 +2,7 @@
 import re
 
 from harness.check import check, same
+from harness.records import BASE_MS
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FORMAT = [a for p in ("key", "headers", "partition", "offset", "timestamp") for a in ("--formatter-property", f"print.{p}=true")]
@@ -66,7 +67,7 @@ def group_resumes(ctx):
 def one_partition(ctx):
     topic = ctx.topic(partitions=2)
     for p in range(2):
-        sent = [{"partition": p, "timestamp": 1, "key": None, "value": f"p{p}-{i}", "headers": []} for i in range(6)]
+        sent = [{"partition": p, "timestamp": BASE_MS, "key": None, "value": f"p{p}-{i}", "headers": []} for i in range(6)]
         ctx.produce("java", topic, "none", sent)
     out = ctx.tool("console-consumer", "--topic", topic, "--partition", 1, "--offset", 4, "--max-messages", 2, "--timeout-ms", 15000)
     same(out.lines(), ["p1-4", "p1-5"], "from an offset")

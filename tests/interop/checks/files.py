@@ -15,8 +15,8 @@ RECORD = re.compile(
     r"sequence: (?P<sequence>-?\d+) headerKeys: \[(?P<headers>[^\]]*)\](?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$")
 
 
-def dump(ctx, *args):
-    return ctx.local_tool("dump-log", *args).lines()
+def dump(ctx, *args, files):
+    return ctx.local_tool("dump-log", *args, "--files", ",".join(map(str, files))).lines()
 
 
 def segments(directory, suffix=".log"):
@@ -37,7 +37,7 @@ def every_codec(ctx):
         ctx.produce("java", topic, codec, more)
         sent += more
     broker.stop()
-    lines = dump(ctx, "--print-data-log", "--deep-iteration", "--files", *segments(broker.data / (topic + "-0")))
+    lines = dump(ctx, "--print-data-log", "--deep-iteration", files=segments(broker.data / (topic + "-0")))
     batches = [m.groupdict() for m in map(BATCH.match, lines) if m]
     same(set(b["codec"] for b in batches), set(CODECS), "codecs are kept")
     expected = position = 0
@@ -74,31 +74,30 @@ def indexes(ctx):
     bases = [int(p.stem) for p in logs]
     ends = bases[1:] + [4500]
     for log, base, end in zip(logs, bases, ends):
-        batches = [m.groupdict() for m in map(BATCH.match, dump(ctx, "--files", log)) if m]
+        batches = [m.groupdict() for m in map(BATCH.match, dump(ctx, files=[log])) if m]
         assert all(b["valid"] == "true" for b in batches), log
         same((int(batches[0]["base"]), int(batches[-1]["last"])), (base, end - 1), f"{log.name} holds")
         positions = {int(b["position"]): (int(b["base"]), int(b["last"])) for b in batches}
         times = {int(b["last"]): int(b["time"]) for b in batches}
-        index = dump(ctx, "--files", log.with_suffix(".index"))
+        index = dump(ctx, files=[log.with_suffix(".index")])
         entries = [tuple(map(int, m)) for m in re.findall(r"offset: (\d+) position: (\d+)", "\n".join(index))]
         assert len(entries) > 10, f"{log.name}: {len(entries)} index entries"
         for offset, position in entries:
             low, high = positions[position]
             assert low <= offset <= high, f"{log.name}: index entry {offset} -> {position} is the batch {low}..{high}"
-        out = dump(ctx, "--index-sanity-check", "--files", log.with_suffix(".index"))
-        assert any("passed sanity check" in line for line in out), out
-        index = dump(ctx, "--files", log.with_suffix(".timeindex"))
+        index = dump(ctx, files=[log.with_suffix(".timeindex")])
         entries = [tuple(map(int, m)) for m in re.findall(r"timestamp: (\d+) offset: (\d+)", "\n".join(index))]
         assert entries and entries == sorted(entries), entries
         assert entries[-1][0] == max(times.values()), f"{log.name}: the last time index entry is not the largest timestamp"
         problems = [line for line in index if re.search(r"[Mm]ismatch|[Oo]ut of order|not found", line)]
         same(problems, [], "time index")
-    for log in logs:
-        out = dump(ctx, "--verify-index-only", "--files", log.with_suffix(".index"))
-        same([line for line in out if "ismatch" in line], [], "index verification")
+    out = dump(ctx, "--index-sanity-check", files=[log.with_suffix(".index") for log in logs])
+    same(sum("passed sanity check" in line for line in out), len(logs), "indexes that pass the sanity check")
+    out = dump(ctx, "--verify-index-only", files=[log.with_suffix(".index") for log in logs])
+    same([line for line in out if "ismatch" in line], [], "index verification")
     snapshots = segments(directory, ".snapshot")
     assert snapshots and int(snapshots[-1].stem) == 4500, snapshots
-    lines = dump(ctx, "--files", snapshots[-1])
+    lines = dump(ctx, files=[snapshots[-1]])
     producers = re.findall(r"producerId: (\d+) producerEpoch: (\d+) .*?lastSequence: (\d+) lastOffset: (\d+)", "\n".join(lines))
     same(sorted(int(p[2]) for p in producers), [1499, 1499, 1499], "last sequence of each producer")
     same(sorted(int(p[3]) for p in producers), [1499, 2999, 4499], "last offset of each producer")
@@ -116,7 +115,7 @@ def group_offsets(ctx):
     broker.stop()
     logs = [p for d in sorted(broker.data.glob("__consumer_offsets-*")) for p in segments(d) if p.stat().st_size]
     same(len(logs), 1, "one group lives in one partition of __consumer_offsets")
-    text = "\n".join(dump(ctx, "--offsets-decoder", "--files", *logs))
+    text = "\n".join(dump(ctx, "--offsets-decoder", files=logs))
     commits = re.findall(r'key: \{"type":"1","data":\{"group":"%s","topic":"%s","partition":0\}\} payload: (\{.*\})' % (group, topic), text)
     assert commits and '"offset":7' in commits[-1], text[-2000:]
     members = re.findall(r'key: \{"type":"2","data":\{"group":"%s"\}\} payload: (\{.*\})' % group, text)
@@ -130,7 +129,7 @@ def cluster_metadata(ctx):
     broker = ctx.new_broker()
     topic = ctx.topic(partitions=2, retention__ms=123456)
     broker.stop()
-    text = "\n".join(dump(ctx, "--cluster-metadata-decoder", "--files", *segments(broker.data / "__cluster_metadata-0")))
+    text = "\n".join(dump(ctx, "--cluster-metadata-decoder", files=segments(broker.data / "__cluster_metadata-0")))
     assert "isvalid: false" not in text
     assert '"type":"REGISTER_BROKER_RECORD"' in text, text[:2000]
     made = re.search(r'"type":"TOPIC_RECORD","version":\d+,"data":\{"name":"%s","topicId":"([^"]{22})"\}' % topic, text)

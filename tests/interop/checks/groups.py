@@ -1,6 +1,15 @@
 """kafka-consumer-groups and kafka-groups over the life of a group."""
+import datetime
+
 from harness.check import check, same
 from harness.process import until
+from harness.records import BASE_MS
+
+
+def at(seconds):
+    """The moment of a record, as kafka-consumer-groups wants it."""
+    moment = datetime.datetime.fromtimestamp(BASE_MS / 1000 + seconds, datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def table(lines):
@@ -18,7 +27,7 @@ def rows(ctx, group, *extra):
 def fill(ctx, count=10, partitions=2):
     topic = ctx.topic(partitions=partitions)
     for p in range(partitions):
-        sent = [{"partition": p, "timestamp": 1_700_000_000_000 + i * 1000, "key": None, "value": f"p{p}-{i}", "headers": []} for i in range(count)]
+        sent = [{"partition": p, "timestamp": BASE_MS + i * 1000, "key": None, "value": f"p{p}-{i}", "headers": []} for i in range(count)]
         ctx.produce("java", topic, "none", sent)
     return topic
 
@@ -61,7 +70,7 @@ def reset(ctx):
     same(current(), ["10"], "a dry run changes nothing")
     for how, offset in (
         (["--to-earliest"], "0"), (["--to-offset", "4"], "4"), (["--shift-by", "3"], "7"), (["--to-latest"], "10"),
-        (["--to-datetime", "2023-11-14T22:13:25.500Z"], "6"), (["--shift-by", "-100"], "0"), (["--to-offset", "3"], "3"),
+        (["--to-datetime", at(5.5)], "6"), (["--shift-by", "-100"], "0"), (["--to-offset", "3"], "3"),
     ):
         same(to(*how), [offset], " ".join(how))
         same(current(), [offset], "committed after " + " ".join(how))

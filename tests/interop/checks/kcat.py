@@ -3,6 +3,7 @@ import json
 
 from harness import process
 from harness.check import check, same
+from harness.records import BASE_MS
 
 NEEDS = ("java", "kcat")
 
@@ -40,13 +41,13 @@ def metadata(ctx):
 @check("kcat-query-offsets", needs=NEEDS)
 def query(ctx):
     topic = ctx.topic()
-    sent = [{"partition": 0, "timestamp": 1_700_000_000_000 + i * 1000, "key": None, "value": str(i), "headers": []} for i in range(10)]
+    sent = [{"partition": 0, "timestamp": BASE_MS + i * 1000, "key": None, "value": str(i), "headers": []} for i in range(10)]
     ctx.produce("java", topic, "none", sent)
-    for time, offset in ((-2, 0), (-1, 10), (1_700_000_003_500, 4), (1_700_000_004_000, 4)):
+    for time, offset in ((-2, 0), (-1, 10), (BASE_MS + 3_500, 4), (BASE_MS + 4_000, 4)):
         same(kcat(ctx, "-Q", "-t", f"{topic}:0:{time}").out.strip(), f"{topic} [0] offset {offset}", f"at {time}")
     out = kcat(ctx, "-C", "-t", topic, "-p", "0", "-o", "-3", "-e", "-q")
     same(out.lines(), ["7", "8", "9"], "the last three")
-    out = kcat(ctx, "-C", "-t", topic, "-p", "0", "-o", "s@1700000005000", "-e", "-q")
+    out = kcat(ctx, "-C", "-t", topic, "-p", "0", "-o", f"s@{BASE_MS + 5_000}", "-e", "-q")
     same(out.lines(), ["5", "6", "7", "8", "9"], "from a timestamp")
 
 

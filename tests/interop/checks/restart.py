@@ -33,9 +33,12 @@ def restart_under_load(ctx):
     """An idempotent producer and a group ride over a controlled restart: every record once, in order."""
     broker = ctx.new_broker()
     topic, group, count = ctx.topic(), ctx.name + "-group", 3000
+    settings = ctx.directory / "producer.properties"
+    # The tool's own default is not to retry.
+    settings.write_text("enable.idempotence=true\nretries=2147483647\nreconnect.backoff.max.ms=200\n")
     producer = ctx.background(ctx.command(
-        "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", topic, "--max-messages", count, "--throughput", 500, "--acks", -1,
-        "--command-property", "enable.idempotence=true", "--command-property", "retries=2147483647"), "producer.log")
+        "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", topic, "--max-messages", count, "--throughput", 300, "--acks", -1,
+        "--command-config", settings), "producer.log")
     until("the producer is on its way", lambda: sum(ctx.offsets(topic, -1).values()) > 200)
     first = ctx.tool("console-consumer", "--topic", topic, "--from-beginning", "--group", group, "--max-messages", 100, "--timeout-ms", 20000).lines()
     broker.stop()
@@ -65,7 +68,7 @@ def kill(ctx):
     same(plain(ctx.group("java", topic, group, 18)), wanted[12:], "the group goes on where it was")
     ctx.produce("java", topic, "gzip", records(5))
     broker.stop()
-    lines = ctx.local_tool("dump-log", "--files", *sorted((broker.data / (topic + "-0")).glob("*.log"))).lines()
+    lines = ctx.local_tool("dump-log", "--files", ",".join(sorted(map(str, (broker.data / (topic + "-0")).glob("*.log"))))).lines()
     batches = [line for line in lines if line.startswith("baseOffset")]
     assert batches and all(line.endswith("isvalid: true") for line in batches), batches[-3:]
     same(re.search(r"lastOffset: (\d+)", batches[-1]).group(1), "3034", "last offset in the files")

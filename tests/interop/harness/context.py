@@ -59,7 +59,7 @@ class Context:
     def command(self, name, *args):
         return self.kit.java(TOOLS + CLASSES[name], *args)
 
-    def tool(self, name, *args, stdin=None, code=0, seconds=45):
+    def tool(self, name, *args, stdin=None, code=0, seconds=60):
         """Runs one of Kafka's tools against the broker; answers its result."""
         return process.run(self.command(name, "--bootstrap-server", self.bootstrap, *args), stdin=stdin, code=code, seconds=seconds)
 
@@ -89,7 +89,7 @@ class Context:
     def produce(self, client, topic, codec, records):
         """Produces the records; answers the acknowledgements as the client reports them."""
         lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records)
-        out = process.run(self.kit.client(client, "produce", self.bootstrap, topic, codec), stdin=lines, seconds=45)
+        out = process.run(self.kit.client(client, "produce", self.bootstrap, topic, codec), stdin=lines, seconds=60)
         return [json.loads(line) for line in out.lines()]
 
     def consume(self, client, topic, count):
@@ -99,5 +99,5 @@ class Context:
         return self.read(client, "group", topic, group, str(count))
 
     def read(self, client, how, topic, *args):
-        out = process.run(self.kit.client(client, how, self.bootstrap, topic, *args), seconds=45)
+        out = process.run(self.kit.client(client, how, self.bootstrap, topic, *args), seconds=60)
         return [json.loads(line) for line in out.lines()]

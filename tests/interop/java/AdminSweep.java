@@ -110,7 +110,7 @@ public final class AdminSweep {
     private static void fill(String bootstrap, String topic, int partition, int count) throws Exception {
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(Settings.producer(bootstrap))) {
             for (int i = 0; i < count; i++) {
-                producer.send(new ProducerRecord<>(topic, partition, 1_700_000_000_000L + i * 1000L, "k" + i, "v" + i)).get();
+                producer.send(new ProducerRecord<>(topic, partition, Settings.BASE_MS + i * 1000L, "k" + i, "v" + i)).get();
             }
         }
     }
@@ -226,11 +226,11 @@ public final class AdminSweep {
         Settings.check(offset(admin, tp, OffsetSpec.earliest()).offset() == 0, "earliest");
         Settings.check(offset(admin, tp, OffsetSpec.latest()).offset() == 50, "latest");
         ListOffsetsResultInfo max = offset(admin, tp, OffsetSpec.maxTimestamp());
-        Settings.check(max.offset() == 49 && max.timestamp() == 1_700_000_049_000L, "max timestamp " + max);
-        ListOffsetsResultInfo at = offset(admin, tp, OffsetSpec.forTimestamp(1_700_000_010_001L));
-        Settings.check(at.offset() == 11 && at.timestamp() == 1_700_000_011_000L, "for a timestamp " + at);
+        Settings.check(max.offset() == 49 && max.timestamp() == Settings.BASE_MS + 49_000, "max timestamp " + max);
+        ListOffsetsResultInfo at = offset(admin, tp, OffsetSpec.forTimestamp(Settings.BASE_MS + 10_001));
+        Settings.check(at.offset() == 11 && at.timestamp() == Settings.BASE_MS + 11_000, "for a timestamp " + at);
         Settings.check(at.leaderEpoch().isPresent(), "the leader epoch comes with the offset");
-        Settings.check(offset(admin, tp, OffsetSpec.forTimestamp(1_900_000_000_000L)).offset() == -1, "after the last");
+        Settings.check(offset(admin, tp, OffsetSpec.forTimestamp(Settings.BASE_MS + 10_000_000)).offset() == -1, "after the last");
         Settings.check(offset(admin, empty, OffsetSpec.maxTimestamp()).offset() == -1, "max timestamp of nothing");
         Settings.check(offset(admin, empty, OffsetSpec.latest()).offset() == 0, "latest of nothing");
         Settings.check(offset(admin, tp, OffsetSpec.earliestLocal()).offset() == 0, "earliest local");

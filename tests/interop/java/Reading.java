@@ -45,7 +45,7 @@ public final class Reading {
     private static void positions(String bootstrap, TopicPartition tp) throws Exception {
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(Settings.producer(bootstrap))) {
             for (int i = 0; i < 100; i++) {
-                producer.send(new ProducerRecord<>(tp.topic(), 0, 1_700_000_000_000L + i * 1000L, "k" + i, "v" + i)).get();
+                producer.send(new ProducerRecord<>(tp.topic(), 0, Settings.BASE_MS + i * 1000L, "k" + i, "v" + i)).get();
             }
         }
         Properties p = Settings.group(bootstrap, tp.topic() + "-group");
@@ -54,18 +54,18 @@ public final class Reading {
             Settings.check(c.beginningOffsets(List.of(tp)).get(tp) == 0L, "beginning");
             Settings.check(c.endOffsets(List.of(tp)).get(tp) == 100L, "end");
             Map<TopicPartition, Long> times = new HashMap<>();
-            times.put(tp, 1_700_000_000_000L + 42_500L);
+            times.put(tp, Settings.BASE_MS + 42_500L);
             OffsetAndTimestamp found = c.offsetsForTimes(times).get(tp);
-            Settings.check(found.offset() == 43 && found.timestamp() == 1_700_000_043_000L, "offsetsForTimes " + found);
-            times.put(tp, 1_700_000_000_000L + 42_000L);
+            Settings.check(found.offset() == 43 && found.timestamp() == Settings.BASE_MS + 43_000, "offsetsForTimes " + found);
+            times.put(tp, Settings.BASE_MS + 42_000L);
             Settings.check(c.offsetsForTimes(times).get(tp).offset() == 42, "exact timestamp");
-            times.put(tp, 1_800_000_000_000L);
+            times.put(tp, Settings.BASE_MS + 10_000_000);
             Settings.check(c.offsetsForTimes(times).get(tp) == null, "a time after the last record has no offset");
             for (long at : new long[] {0, 17, 99, 50}) {
                 c.seek(tp, at);
                 ConsumerRecord<String, String> r = read(c, 1).get(0);
                 Settings.check(r.offset() == at && r.value().equals("v" + at) && r.key().equals("k" + at), "seek " + at + " gave " + r);
-                Settings.check(r.timestamp() == 1_700_000_000_000L + at * 1000L, "timestamp at " + at);
+                Settings.check(r.timestamp() == Settings.BASE_MS + at * 1000L, "timestamp at " + at);
             }
             c.seek(tp, 90);
             List<ConsumerRecord<String, String>> rest = read(c, 10);

@@ -79,12 +79,14 @@ public final class Records {
 
     private static int read(KafkaConsumer<String, String> consumer, int count) throws Exception {
         int seen = 0;
-        long deadline = System.currentTimeMillis() + 20_000;
+        long deadline = System.currentTimeMillis() + 40_000;
         while (seen < count && System.currentTimeMillis() < deadline) {
             ConsumerRecords<String, String> batch = consumer.poll(Duration.ofMillis(200));
             for (ConsumerRecord<String, String> r : batch) {
-                print(r);
-                seen++;
+                if (seen < count) {
+                    print(r);
+                    seen++;
+                }
             }
         }
         System.out.flush();

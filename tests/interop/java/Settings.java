@@ -4,6 +4,9 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /** The client properties that every Java check starts from. */
 final class Settings {
+    /** The timestamp of first records: an hour ago, so that neither retention nor the check for the future touches them. */
+    static final long BASE_MS = System.currentTimeMillis() / 1000 * 1000 - 3_600_000;
+
     private Settings() {}
 
     static Properties producer(String bootstrap) {

@@ -6,7 +6,7 @@ from confluent_kafka.admin import (
     AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType,
 )
 
-from lines import print_ack, print_record, records_in, until
+from lines import BASE_MS, print_ack, print_record, records_in, until
 
 
 def produce(bootstrap, topic, codec):
@@ -129,11 +129,11 @@ def admin(bootstrap, prefix):
     until("the third partition is there", lambda: partitions() == 3)
     producer = Producer({"bootstrap.servers": bootstrap})
     for i in range(10):
-        producer.produce(topic, partition=0, value=b"%d" % i, timestamp=1_700_000_000_000 + i)
+        producer.produce(topic, partition=0, value=b"%d" % i, timestamp=BASE_MS + i)
     assert producer.flush(20) == 0
     tp = TopicPartition(topic, 0)
     for spec, want in ((OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 10), (OffsetSpec.max_timestamp(), 9),
-                       (OffsetSpec.for_timestamp(1_700_000_000_004), 4)):
+                       (OffsetSpec.for_timestamp(BASE_MS + 4), 4)):
         got = only(client.list_offsets({tp: spec})).offset
         assert got == want, (spec, got, want)
     consumer = Consumer(settings(bootstrap, name))

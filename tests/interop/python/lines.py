@@ -3,6 +3,9 @@ import json
 import sys
 import time
 
+# The timestamp of first records: an hour ago, so that neither retention nor the check for the future touches them.
+BASE_MS = int(time.time()) * 1000 - 3_600_000
+
 
 def records_in():
     for line in sys.stdin.buffer:
@@ -32,7 +35,7 @@ def print_record(partition, offset, timestamp, key, value, headers):
     print(json.dumps(line))
 
 
-def until(what, done, seconds=20):
+def until(what, done, seconds=40):
     """Calls done() until it is true; done() must itself take a little time."""
     deadline = time.monotonic() + seconds
     while not done():
