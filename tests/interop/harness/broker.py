@@ -127,7 +127,7 @@ class Kafka(Broker):
         line = self.kit.java("kafka.Kafka", self.directory / "server.properties", level="INFO")
         heap = os.environ.get("KAFKA_HEAP", "512m")
         server = ["-Xms" + heap, "-Xmx" + heap, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
-        dropped = ("-Xm", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel")
+        dropped = ("-Xm", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel", "-XX:SharedArchiveFile")
         return [line[0], *server, *[a for a in line[1:] if not str(a).startswith(dropped)]]
 
     def ready(self, log):
