@@ -715,3 +715,24 @@ fn nothing_is_answered_from_a_shard_that_loads_or_has_gone() {
         Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
     );
 }
+
+#[test]
+fn sessions_that_end_together_do_not_hold_the_core() {
+    let mut world = World::new();
+    for index in 0..1_500 {
+        let request = JoinGroupRequest {
+            group_id: Str::from(format!("group-{index}")),
+            ..join_request("")
+        };
+        world.send_join(3, request);
+    }
+    world.clock.now = world.clock.now + std::time::Duration::from_secs(4);
+    let before = world.answered;
+    let effects = world.shard.on_tick(world.clock);
+    world.carry_out(effects);
+    assert_eq!(world.answered - before, 1_000);
+    assert!(world.shard.next_deadline().unwrap() <= world.clock.now);
+    let effects = world.shard.on_tick(world.clock);
+    world.carry_out(effects);
+    assert_eq!(world.answered - before, 1_500);
+}
