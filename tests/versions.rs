@@ -1,0 +1,80 @@
+//! Every API that is advertised answers at every version it is advertised at: an empty request of
+//! each gets a well-formed answer and never a closed connection.
+
+mod support;
+
+use highwater::broker::apis;
+use highwater::wire::messages::*;
+use highwater::wire::{Message, Reader};
+use support::Broker;
+use support::raw::Raw;
+
+/// Sends an empty request at every version and decodes the answer.
+fn every_version<Q: Message + Default, R: Message>(broker: &Broker, answered: &mut Vec<i16>) {
+    let range = apis::served(highwater::wire::ApiKey(Q::API_KEY)).expect("it is advertised");
+    for version in range {
+        let mut raw = Raw::connect(broker.address);
+        let request = Q::default();
+        let sent = raw.send(&request, version);
+        let frame = raw
+            .read_frame()
+            .unwrap_or_else(|error| panic!("{} v{version}: {error}", Q::NAME));
+        let mut reader = Reader::new(frame);
+        assert_eq!(reader.i32("correlation_id").unwrap(), sent);
+        let header = highwater::wire::api::response_header_version(highwater::wire::ApiKey(Q::API_KEY), version);
+        if header == Some(1) {
+            reader.unknown_tagged_fields().unwrap();
+        }
+        R::decode(&mut reader, version).unwrap_or_else(|error| panic!("{} v{version}: {error}", R::NAME));
+        assert_eq!(reader.remaining(), 0, "{} v{version}", R::NAME);
+    }
+    answered.push(Q::API_KEY);
+}
+
+macro_rules! apis {
+    ($broker:expr, $answered:expr; $($request:ident::$q:ident => $response:ident::$r:ident,)*) => {
+        $(every_version::<$request::$q, $response::$r>($broker, $answered);)*
+    };
+}
+
+#[test]
+fn every_advertised_api_answers_at_every_advertised_version() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut answered = Vec::new();
+    apis! { &broker, &mut answered;
+        produce_request::ProduceRequest => produce_response::ProduceResponse,
+        fetch_request::FetchRequest => fetch_response::FetchResponse,
+        list_offsets_request::ListOffsetsRequest => list_offsets_response::ListOffsetsResponse,
+        metadata_request::MetadataRequest => metadata_response::MetadataResponse,
+        offset_commit_request::OffsetCommitRequest => offset_commit_response::OffsetCommitResponse,
+        offset_fetch_request::OffsetFetchRequest => offset_fetch_response::OffsetFetchResponse,
+        find_coordinator_request::FindCoordinatorRequest => find_coordinator_response::FindCoordinatorResponse,
+        join_group_request::JoinGroupRequest => join_group_response::JoinGroupResponse,
+        heartbeat_request::HeartbeatRequest => heartbeat_response::HeartbeatResponse,
+        leave_group_request::LeaveGroupRequest => leave_group_response::LeaveGroupResponse,
+        sync_group_request::SyncGroupRequest => sync_group_response::SyncGroupResponse,
+        describe_groups_request::DescribeGroupsRequest => describe_groups_response::DescribeGroupsResponse,
+        list_groups_request::ListGroupsRequest => list_groups_response::ListGroupsResponse,
+        api_versions_request::ApiVersionsRequest => api_versions_response::ApiVersionsResponse,
+        create_topics_request::CreateTopicsRequest => create_topics_response::CreateTopicsResponse,
+        delete_topics_request::DeleteTopicsRequest => delete_topics_response::DeleteTopicsResponse,
+        delete_records_request::DeleteRecordsRequest => delete_records_response::DeleteRecordsResponse,
+        init_producer_id_request::InitProducerIdRequest => init_producer_id_response::InitProducerIdResponse,
+        offset_for_leader_epoch_request::OffsetForLeaderEpochRequest => offset_for_leader_epoch_response::OffsetForLeaderEpochResponse,
+        describe_configs_request::DescribeConfigsRequest => describe_configs_response::DescribeConfigsResponse,
+        alter_configs_request::AlterConfigsRequest => alter_configs_response::AlterConfigsResponse,
+        describe_log_dirs_request::DescribeLogDirsRequest => describe_log_dirs_response::DescribeLogDirsResponse,
+        create_partitions_request::CreatePartitionsRequest => create_partitions_response::CreatePartitionsResponse,
+        delete_groups_request::DeleteGroupsRequest => delete_groups_response::DeleteGroupsResponse,
+        incremental_alter_configs_request::IncrementalAlterConfigsRequest => incremental_alter_configs_response::IncrementalAlterConfigsResponse,
+        offset_delete_request::OffsetDeleteRequest => offset_delete_response::OffsetDeleteResponse,
+        describe_cluster_request::DescribeClusterRequest => describe_cluster_response::DescribeClusterResponse,
+        describe_producers_request::DescribeProducersRequest => describe_producers_response::DescribeProducersResponse,
+        describe_transactions_request::DescribeTransactionsRequest => describe_transactions_response::DescribeTransactionsResponse,
+        list_transactions_request::ListTransactionsRequest => list_transactions_response::ListTransactionsResponse,
+        describe_topic_partitions_request::DescribeTopicPartitionsRequest => describe_topic_partitions_response::DescribeTopicPartitionsResponse,
+    }
+    answered.sort_unstable();
+    let served: Vec<i16> = apis::SERVED.iter().map(|key| key.0).collect();
+    assert_eq!(answered, served, "an advertised API that no test asks");
+}
