@@ -9,13 +9,17 @@ use super::topics::check_topic_name;
 use crate::config::layers::describe_client_metrics;
 use crate::config::{BrokerConfig, Described};
 use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
-use crate::wire::messages::alter_configs_response::{AlterConfigsResourceResponse, AlterConfigsResponse};
+use crate::wire::messages::alter_configs_response::{
+    AlterConfigsResourceResponse, AlterConfigsResponse,
+};
 use crate::wire::messages::incremental_alter_configs_request::IncrementalAlterConfigsRequest;
 use crate::wire::messages::incremental_alter_configs_response::{
     AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsResponse,
 };
 use crate::wire::messages::list_config_resources_request::ListConfigResourcesRequest;
-use crate::wire::messages::list_config_resources_response::{ConfigResource, ListConfigResourcesResponse};
+use crate::wire::messages::list_config_resources_response::{
+    ConfigResource, ListConfigResourcesResponse,
+};
 use crate::wire::{ErrorCode, Str};
 
 /// DescribeConfigs' source of a logger's level.
@@ -26,14 +30,21 @@ fn refuse<T>(error: ErrorCode, why: impl Into<String>) -> Result<T, Refusal> {
 }
 
 /// Whether `name` is a resource whose settings may be changed here.
-fn check_resource(image: &Image, config: &BrokerConfig, kind: ResourceType, name: &str) -> Result<(), Refusal> {
+fn check_resource(
+    image: &Image,
+    config: &BrokerConfig,
+    kind: ResourceType,
+    name: &str,
+) -> Result<(), Refusal> {
     match kind {
-        ResourceType::TOPIC if name.is_empty() => {
-            refuse(ErrorCode::INVALID_REQUEST, "Default topic resources are not allowed.")
-        }
-        ResourceType::TOPIC if image.topic_by_name(name).is_none() => {
-            refuse(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."))
-        }
+        ResourceType::TOPIC if name.is_empty() => refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Default topic resources are not allowed.",
+        ),
+        ResourceType::TOPIC if image.topic_by_name(name).is_none() => refuse(
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            format!("The topic '{name}' does not exist."),
+        ),
         ResourceType::BROKER if !name.is_empty() => {
             let own = config.node_id.0;
             match name.parse::<i32>() {
@@ -42,20 +53,32 @@ fn check_resource(image: &Image, config: &BrokerConfig, kind: ResourceType, name
                     ErrorCode::INVALID_REQUEST,
                     format!("Unexpected broker id, expected {own}, but received {id}"),
                 ),
-                Err(_) => refuse(ErrorCode::INVALID_REQUEST, format!("Node id must be an integer, but it is: {name}")),
+                Err(_) => refuse(
+                    ErrorCode::INVALID_REQUEST,
+                    format!("Node id must be an integer, but it is: {name}"),
+                ),
             }
         }
-        ResourceType::GROUP if name.is_empty() => {
-            refuse(ErrorCode::INVALID_REQUEST, "Default group resources are not allowed.")
-        }
-        ResourceType::CLIENT_METRICS if name.is_empty() => {
-            refuse(ErrorCode::INVALID_REQUEST, "Subscription name can't be empty")
-        }
-        ResourceType::TOPIC | ResourceType::BROKER | ResourceType::GROUP | ResourceType::CLIENT_METRICS => Ok(()),
-        ResourceType::BROKER_LOGGER => {
-            refuse(ErrorCode::INVALID_CONFIG, "Levels of loggers are set by highwater.log.level only.")
-        }
-        other => refuse(ErrorCode::INVALID_REQUEST, format!("Unknown resource type {}", other.0)),
+        ResourceType::GROUP if name.is_empty() => refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Default group resources are not allowed.",
+        ),
+        ResourceType::CLIENT_METRICS if name.is_empty() => refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Subscription name can't be empty",
+        ),
+        ResourceType::TOPIC
+        | ResourceType::BROKER
+        | ResourceType::GROUP
+        | ResourceType::CLIENT_METRICS => Ok(()),
+        ResourceType::BROKER_LOGGER => refuse(
+            ErrorCode::INVALID_CONFIG,
+            "Levels of loggers are set by highwater.log.level only.",
+        ),
+        other => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Unknown resource type {}", other.0),
+        ),
     }
 }
 
@@ -67,12 +90,18 @@ fn check_changes(changes: &[ConfigChange]) -> Result<(), Refusal> {
         .map(|change| change.name.as_str())
         .collect();
     if !nulls.is_empty() {
-        return refuse(ErrorCode::INVALID_REQUEST, format!("Null value not supported for : {}", nulls.join(",")));
+        return refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Null value not supported for : {}", nulls.join(",")),
+        );
     }
     let mut names: Vec<&str> = changes.iter().map(|change| change.name.as_str()).collect();
     names.sort_unstable();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
-        return refuse(ErrorCode::INVALID_REQUEST, "Error due to duplicate config keys");
+        return refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Error due to duplicate config keys",
+        );
     }
     Ok(())
 }
@@ -96,14 +125,21 @@ fn alter_one(
 fn repeated<'a>(resources: impl Iterator<Item = (i8, &'a str)>) -> Vec<(i8, &'a str)> {
     let mut all: Vec<(i8, &str)> = resources.collect();
     all.sort_unstable();
-    let mut twice: Vec<_> = all.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    let mut twice: Vec<_> = all
+        .windows(2)
+        .filter(|pair| pair[0] == pair[1])
+        .map(|pair| pair[0])
+        .collect();
     twice.dedup();
     twice
 }
 
 fn only_once<'a>(twice: &[(i8, &'a str)], resource: (i8, &'a str)) -> Result<(), Refusal> {
     match twice.contains(&resource) {
-        true => refuse(ErrorCode::INVALID_REQUEST, "Each resource must appear at most once."),
+        true => refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Each resource must appear at most once.",
+        ),
         false => Ok(()),
     }
 }
@@ -129,7 +165,12 @@ pub fn incremental_alter(
 ) -> (Vec<MetadataRecord>, IncrementalAlterConfigsResponse) {
     let mut records = Vec::new();
     let mut response = IncrementalAlterConfigsResponse::default();
-    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, &*one.resource_name)));
+    let twice = repeated(
+        request
+            .resources
+            .iter()
+            .map(|one| (one.resource_type, &*one.resource_name)),
+    );
     for resource in &request.resources {
         let name = &*resource.resource_name;
         let changes = resource.configs.iter().map(|entry| {
@@ -138,14 +179,29 @@ pub fn incremental_alter(
                 1 => ConfigOp::Delete,
                 2 => ConfigOp::Append,
                 3 => ConfigOp::Subtract,
-                other => return refuse(ErrorCode::INVALID_REQUEST, format!("Unknown operation type {other}.")),
+                other => {
+                    return refuse(
+                        ErrorCode::INVALID_REQUEST,
+                        format!("Unknown operation type {other}."),
+                    );
+                }
             };
             let value = entry.value.as_ref().map(Str::to_string);
-            Ok(ConfigChange { name: entry.name.to_string(), op, value })
+            Ok(ConfigChange {
+                name: entry.name.to_string(),
+                op,
+                value,
+            })
         });
         let decided = only_once(&twice, (resource.resource_type, name)).and_then(|()| {
             let changes: Vec<ConfigChange> = changes.collect::<Result<_, _>>()?;
-            alter_one(image, config, (ResourceType(resource.resource_type), name), &changes, false)
+            alter_one(
+                image,
+                config,
+                (ResourceType(resource.resource_type), name),
+                &changes,
+                false,
+            )
         });
         let (error_code, error_message) = settle(decided, &mut records);
         response.responses.push(IncrementalResourceResponse {
@@ -169,7 +225,12 @@ pub fn alter(
 ) -> (Vec<MetadataRecord>, AlterConfigsResponse) {
     let mut records = Vec::new();
     let mut response = AlterConfigsResponse::default();
-    let twice = repeated(request.resources.iter().map(|one| (one.resource_type, &*one.resource_name)));
+    let twice = repeated(
+        request
+            .resources
+            .iter()
+            .map(|one| (one.resource_type, &*one.resource_name)),
+    );
     for resource in &request.resources {
         let name = &*resource.resource_name;
         let changes: Vec<ConfigChange> = resource
@@ -178,7 +239,13 @@ pub fn alter(
             .map(|entry| ConfigChange::set(&entry.name, entry.value.as_deref()))
             .collect();
         let decided = only_once(&twice, (resource.resource_type, name)).and_then(|()| {
-            alter_one(image, config, (ResourceType(resource.resource_type), name), &changes, true)
+            alter_one(
+                image,
+                config,
+                (ResourceType(resource.resource_type), name),
+                &changes,
+                true,
+            )
         });
         let (error_code, error_message) = settle(decided, &mut records);
         response.responses.push(AlterConfigsResourceResponse {
@@ -221,26 +288,35 @@ pub fn describe(
         ResourceType::BROKER_LOGGER if name.is_empty() => {
             refuse(ErrorCode::INVALID_REQUEST, "Broker id must not be empty")
         }
-        ResourceType::BROKER_LOGGER => {
-            check_own(config, name, &config.node_id.0.to_string()).map(|()| vec![root_logger(config)])
+        ResourceType::BROKER_LOGGER => check_own(config, name, &config.node_id.0.to_string())
+            .map(|()| vec![root_logger(config)]),
+        ResourceType::GROUP if name.is_empty() => {
+            refuse(ErrorCode::INVALID_REQUEST, "Group name must not be empty")
         }
-        ResourceType::GROUP if name.is_empty() => refuse(ErrorCode::INVALID_REQUEST, "Group name must not be empty"),
         ResourceType::GROUP => Ok(layers.describe_group(&own())),
-        ResourceType::CLIENT_METRICS if name.is_empty() => {
-            refuse(ErrorCode::INVALID_REQUEST, "Client metrics subscription name must not be empty")
-        }
+        ResourceType::CLIENT_METRICS if name.is_empty() => refuse(
+            ErrorCode::INVALID_REQUEST,
+            "Client metrics subscription name must not be empty",
+        ),
         ResourceType::CLIENT_METRICS => Ok(describe_client_metrics(&own())),
-        other => refuse(ErrorCode::INVALID_REQUEST, format!("Unsupported resource type: {}", other.0)),
+        other => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Unsupported resource type: {}", other.0),
+        ),
     }
 }
 
 fn check_own(config: &BrokerConfig, name: &str, expected: &str) -> Result<(), Refusal> {
     match name.parse::<i32>() {
         Ok(id) if id == config.node_id.0 => Ok(()),
-        Ok(id) => {
-            refuse(ErrorCode::INVALID_REQUEST, format!("Unexpected broker id, expected {expected} but received {id}"))
-        }
-        Err(_) => refuse(ErrorCode::INVALID_REQUEST, format!("Broker id must be an integer, but it is: {name}")),
+        Ok(id) => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Unexpected broker id, expected {expected} but received {id}"),
+        ),
+        Err(_) => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Broker id must be an integer, but it is: {name}"),
+        ),
     }
 }
 
@@ -286,18 +362,23 @@ pub fn list_resources(
     for kind in all.into_iter().filter(|kind| asked.contains(kind)) {
         let names: Vec<Str> = match kind {
             ResourceType::TOPIC => image.topics().map(|topic| topic.name.clone()).collect(),
-            ResourceType::BROKER => image.brokers().map(|broker| Str::from(broker.id.0.to_string())).collect(),
+            ResourceType::BROKER => image
+                .brokers()
+                .map(|broker| Str::from(broker.id.0.to_string()))
+                .collect(),
             ResourceType::BROKER_LOGGER => vec![Str::from(config.node_id.0.to_string())],
             _ => {
                 let named = image.configs().filter(|((of, _), _)| *of == kind);
                 named.map(|((_, name), _)| Str::from(name)).collect()
             }
         };
-        response.config_resources.extend(names.into_iter().map(|resource_name| ConfigResource {
-            resource_name,
-            resource_type: kind.0,
-            ..Default::default()
-        }));
+        response
+            .config_resources
+            .extend(names.into_iter().map(|resource_name| ConfigResource {
+                resource_name,
+                resource_type: kind.0,
+                ..Default::default()
+            }));
     }
     response
 }

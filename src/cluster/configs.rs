@@ -2,13 +2,15 @@
 //! client-metrics subscription. Pure: the image and the changes in; settings and records out. What
 //! whole requests ask is in `config_admin`.
 
+use super::features::ELIGIBLE_LEADER_REPLICAS;
 use super::image::{ConfigMap, Image, ResourceType};
 use super::record::MetadataRecord;
 use crate::config::broker::check_time;
 use crate::config::definition::{check, items};
 use crate::config::layers::Layers;
 use crate::config::{
-    BrokerConfig, Kind, Update, broker_definition, client_metrics_definition, group_definition, topic_definition,
+    BrokerConfig, Kind, Update, broker_definition, client_metrics_definition, group_definition,
+    topic_definition,
 };
 use crate::wire::messages::config_record::ConfigRecord;
 use crate::wire::{ErrorCode, Str};
@@ -35,7 +37,11 @@ pub struct ConfigChange {
 
 impl ConfigChange {
     pub fn set(name: &str, value: Option<&str>) -> ConfigChange {
-        ConfigChange { name: name.to_owned(), op: ConfigOp::Set, value: value.map(str::to_owned) }
+        ConfigChange {
+            name: name.to_owned(),
+            op: ConfigOp::Set,
+            value: value.map(str::to_owned),
+        }
     }
 }
 
@@ -86,9 +92,13 @@ pub fn alter_resource(
 fn known(kind: ResourceType, name: &str) -> Option<(Kind, &'static str)> {
     match kind {
         ResourceType::TOPIC => topic_definition(name).map(|known| (known.kind, known.default)),
-        ResourceType::BROKER => broker_definition(name).map(|known| (known.kind, known.default.unwrap_or_default())),
+        ResourceType::BROKER => {
+            broker_definition(name).map(|known| (known.kind, known.default.unwrap_or_default()))
+        }
         ResourceType::GROUP => group_definition(name).map(|known| (known.kind, known.default)),
-        ResourceType::CLIENT_METRICS => client_metrics_definition(name).map(|known| (known.kind, known.default)),
+        ResourceType::CLIENT_METRICS => {
+            client_metrics_definition(name).map(|known| (known.kind, known.default))
+        }
         _ => None,
     }
 }
@@ -120,7 +130,11 @@ fn apply(
             after.insert(name.clone(), list);
         }
         (op, _) => {
-            let op = if op == ConfigOp::Append { "APPEND" } else { "SUBTRACT" };
+            let op = if op == ConfigOp::Append {
+                "APPEND"
+            } else {
+                "SUBTRACT"
+            };
             return refuse(
                 ErrorCode::INVALID_CONFIG,
                 format!("Can't {op} to key {name} because its type is not LIST."),
@@ -130,7 +144,12 @@ fn apply(
     Ok(())
 }
 
-fn check_values(kind: ResourceType, what: &str, error: ErrorCode, values: &ConfigMap) -> Result<(), Refusal> {
+fn check_values(
+    kind: ResourceType,
+    what: &str,
+    error: ErrorCode,
+    values: &ConfigMap,
+) -> Result<(), Refusal> {
     for (name, value) in values {
         let Some((expected, _)) = known(kind, name) else {
             return refuse(error, format!("Unknown {what}: {name}"));
@@ -141,17 +160,33 @@ fn check_values(kind: ResourceType, what: &str, error: ErrorCode, values: &Confi
 }
 
 fn check_topic(image: &Image, config: &BrokerConfig, topic: &ConfigMap) -> Result<(), Refusal> {
-    check_values(ResourceType::TOPIC, "topic config name", ErrorCode::INVALID_CONFIG, topic)?;
+    check_values(
+        ResourceType::TOPIC,
+        "topic config name",
+        ErrorCode::INVALID_CONFIG,
+        topic,
+    )?;
     let layers = layers(image, config);
-    let long = |name: &str| layers.topic_value(name, topic).trim().parse::<i64>().unwrap_or(0);
+    let long = |name: &str| {
+        layers
+            .topic_value(name, topic)
+            .trim()
+            .parse::<i64>()
+            .unwrap_or(0)
+    };
     let (least, most) = (long("min.compaction.lag.ms"), long("max.compaction.lag.ms"));
     if least > most {
         return refuse(
             ErrorCode::INVALID_CONFIG,
-            format!("conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"),
+            format!(
+                "conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+            ),
         );
     }
-    if layers.topic_value("remote.storage.enable", topic).eq_ignore_ascii_case("true") {
+    if layers
+        .topic_value("remote.storage.enable", topic)
+        .eq_ignore_ascii_case("true")
+    {
         return refuse(
             ErrorCode::INVALID_CONFIG,
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.",
@@ -161,13 +196,31 @@ fn check_topic(image: &Image, config: &BrokerConfig, topic: &ConfigMap) -> Resul
 }
 
 fn check_group(image: &Image, config: &BrokerConfig, group: &ConfigMap) -> Result<(), Refusal> {
-    check_values(ResourceType::GROUP, "group config name", ErrorCode::INVALID_CONFIG, group)?;
+    check_values(
+        ResourceType::GROUP,
+        "group config name",
+        ErrorCode::INVALID_CONFIG,
+        group,
+    )?;
     let layers = layers(image, config);
-    let bound = |name: &str, none: i64| layers.broker_value(name).trim().parse::<i64>().unwrap_or(none);
+    let bound = |name: &str, none: i64| {
+        layers
+            .broker_value(name)
+            .trim()
+            .parse::<i64>()
+            .unwrap_or(none)
+    };
     for (name, value) in group {
-        let Some(definition) = group_definition(name) else { continue };
-        let Ok(value) = value.trim().parse::<i64>() else { continue };
-        let (least, most) = (bound(definition.least, i64::MIN), bound(definition.most, i64::MAX));
+        let Some(definition) = group_definition(name) else {
+            continue;
+        };
+        let Ok(value) = value.trim().parse::<i64>() else {
+            continue;
+        };
+        let (least, most) = (
+            bound(definition.least, i64::MIN),
+            bound(definition.most, i64::MAX),
+        );
         if value < least || value > most {
             let why = match (definition.least, definition.most) {
                 ("", _) => format!("{name} must be at most {most}."),
@@ -194,31 +247,57 @@ const SELECTORS: [&str; 6] = [
 
 fn check_client_metrics(subscription: &ConfigMap) -> Result<(), Refusal> {
     let what = "client metrics configuration";
-    check_values(ResourceType::CLIENT_METRICS, what, ErrorCode::INVALID_REQUEST, subscription)?;
+    check_values(
+        ResourceType::CLIENT_METRICS,
+        what,
+        ErrorCode::INVALID_REQUEST,
+        subscription,
+    )?;
     if let Some(interval) = subscription.get("interval.ms")
-        && !interval.parse().is_ok_and(|interval| PUSH_INTERVAL_MS.contains(&interval))
+        && !interval
+            .parse()
+            .is_ok_and(|interval| PUSH_INTERVAL_MS.contains(&interval))
     {
-        let why = format!("Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)");
+        let why = format!(
+            "Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+        );
         return refuse(ErrorCode::INVALID_REQUEST, why);
     }
     for pattern in items(subscription.get("match").map_or("", String::as_str)) {
-        let selects = pattern.split_once('=').is_some_and(|(selector, _)| SELECTORS.contains(&selector.trim()));
+        let selects = pattern
+            .split_once('=')
+            .is_some_and(|(selector, _)| SELECTORS.contains(&selector.trim()));
         if !selects {
-            return refuse(ErrorCode::INVALID_CONFIG, format!("Illegal client matching pattern: {pattern}"));
+            return refuse(
+                ErrorCode::INVALID_CONFIG,
+                format!("Illegal client matching pattern: {pattern}"),
+            );
         }
     }
     Ok(())
 }
 
-fn check_broker(image: &Image, name: &str, changes: &[ConfigChange], replace: bool) -> Result<(), Refusal> {
+fn check_broker(
+    image: &Image,
+    name: &str,
+    changes: &[ConfigChange],
+    replace: bool,
+) -> Result<(), Refusal> {
     let of = |which: fn(Update) -> bool| -> Vec<&str> {
-        let changed = changes.iter().filter(|change| change.op != ConfigOp::Delete);
-        let unfit = changed.filter(|change| broker_definition(&change.name).is_none_or(|known| which(known.update)));
+        let changed = changes
+            .iter()
+            .filter(|change| change.op != ConfigOp::Delete);
+        let unfit = changed.filter(|change| {
+            broker_definition(&change.name).is_none_or(|known| which(known.update))
+        });
         unfit.map(|change| change.name.as_str()).collect()
     };
     let fixed = of(|update| update == Update::Never);
     if !fixed.is_empty() {
-        let why = format!("Cannot update these configs dynamically: [{}]", fixed.join(", "));
+        let why = format!(
+            "Cannot update these configs dynamically: [{}]",
+            fixed.join(", ")
+        );
         return refuse(ErrorCode::INVALID_REQUEST, why);
     }
     let single = of(|update| update == Update::PerBroker);
@@ -230,8 +309,11 @@ fn check_broker(image: &Image, name: &str, changes: &[ConfigChange], replace: bo
         return refuse(ErrorCode::INVALID_REQUEST, why);
     }
     for change in changes.iter().filter(|change| change.op == ConfigOp::Set) {
-        let (Some(known), Some(value)) = (broker_definition(&change.name), &change.value) else { continue };
-        check(known.name, known.kind, value).map_err(|bad| (ErrorCode::INVALID_REQUEST, bad.to_string()))?;
+        let (Some(known), Some(value)) = (broker_definition(&change.name), &change.value) else {
+            continue;
+        };
+        check(known.name, known.kind, value)
+            .map_err(|bad| (ErrorCode::INVALID_REQUEST, bad.to_string()))?;
         check_time(known.name, value).map_err(|why| (ErrorCode::INVALID_REQUEST, why))?;
     }
     check_eligible_leader_replicas(image, name, changes, replace)
@@ -245,11 +327,15 @@ fn check_eligible_leader_replicas(
     changes: &[ConfigChange],
     replace: bool,
 ) -> Result<(), Refusal> {
-    let on = image.finalized_features().any(|(feature, level)| feature == ELIGIBLE_LEADER_REPLICAS && level > 0);
+    let on = image
+        .finalized_features()
+        .any(|(feature, level)| feature == ELIGIBLE_LEADER_REPLICAS && level > 0);
     if !on {
         return Ok(());
     }
-    let change = changes.iter().find(|change| change.name == "min.insync.replicas");
+    let change = changes
+        .iter()
+        .find(|change| change.name == "min.insync.replicas");
     if name.is_empty() {
         let removed = change.map_or(replace, |change| change.op == ConfigOp::Delete);
         if removed {
@@ -263,11 +349,17 @@ fn check_eligible_leader_replicas(
     Ok(())
 }
 
-const ELIGIBLE_LEADER_REPLICAS: &str = "eligible.leader.replicas.version";
-
 /// The records that bring a resource's settings from `before` to `after`.
-pub fn difference(kind: ResourceType, name: &str, before: &ConfigMap, after: &ConfigMap) -> Vec<MetadataRecord> {
-    let removed = before.keys().filter(|key| !after.contains_key(*key)).map(|key| (key, None));
+pub fn difference(
+    kind: ResourceType,
+    name: &str,
+    before: &ConfigMap,
+    after: &ConfigMap,
+) -> Vec<MetadataRecord> {
+    let removed = before
+        .keys()
+        .filter(|key| !after.contains_key(*key))
+        .map(|key| (key, None));
     let changed = after
         .iter()
         .filter(|(key, value)| before.get(*key) != Some(*value))
@@ -287,7 +379,11 @@ pub fn difference(kind: ResourceType, name: &str, before: &ConfigMap, after: &Co
 }
 
 /// The records of a new resource's settings.
-pub fn set_records(kind: ResourceType, name: &str, settings: &BTreeMap<String, String>) -> Vec<MetadataRecord> {
+pub fn set_records(
+    kind: ResourceType,
+    name: &str,
+    settings: &BTreeMap<String, String>,
+) -> Vec<MetadataRecord> {
     difference(kind, name, &ConfigMap::new(), settings)
 }
 

@@ -4,7 +4,8 @@
 
 use super::features;
 use super::image::Image;
-use super::metadata_log::{MetadataLog, MetadataLogError};
+use super::leadership;
+use super::metadata_log::{MetadataLog, MetadataLogError, write_bootstrap};
 use super::record::MetadataRecord;
 use super::topic_admin::Dice;
 use crate::config::BrokerConfig;
@@ -13,7 +14,6 @@ use crate::rt::sync::Semaphore;
 use crate::types::{NodeId, Uuid};
 use crate::wire::Str;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
-use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::producer_ids_record::ProducerIdsRecord;
 use crate::wire::messages::register_broker_record::{
     BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
@@ -52,7 +52,12 @@ pub struct Registration {
 
 impl Controller {
     /// Opens the metadata log under `dir`; a new one begins with the features of a new cluster.
-    pub async fn open(dir: &Path, config: Arc<BrokerConfig>) -> Result<Rc<Controller>, MetadataLogError> {
+    /// What this node led before it leads again, in new leader epochs: images handed out from here
+    /// on have them already.
+    pub async fn open(
+        dir: &Path,
+        config: Arc<BrokerConfig>,
+    ) -> Result<Rc<Controller>, MetadataLogError> {
         let (log, image) = MetadataLog::open(dir, config.node_id).await?;
         let is_new = image.offset() < 0;
         let controller = Rc::new(Controller {
@@ -64,8 +69,16 @@ impl Controller {
             broker_epoch: Cell::new(-1),
         });
         if is_new {
-            controller.change(|_| (bootstrap(), ())).await?;
+            write_bootstrap(dir, &features::initial()).await?;
+            controller.change(|_| (features::initial(), ())).await?;
+        } else {
+            let lowered = features::lowered(&controller.image())?;
+            controller.change(|_| (lowered, ())).await?;
         }
+        let node = controller.config.node_id;
+        controller
+            .change(|image| (leadership::resumed(image, node), ()))
+            .await?;
         Ok(controller)
     }
 
@@ -98,19 +111,32 @@ impl Controller {
         Ok(answer)
     }
 
-    async fn write(&self, image: &Image, records: Vec<MetadataRecord>) -> Result<(), MetadataLogError> {
-        // The turn makes this the only user; the log is put back whatever happens.
-        let mut log = self.log.borrow_mut().take().ok_or(MetadataLogError::Failed)?;
-        let written = log.append(&records, rt::wall_ms()).await;
-        *self.log.borrow_mut() = Some(log);
-        let first = written?;
+    async fn write(
+        &self,
+        image: &Image,
+        records: Vec<MetadataRecord>,
+    ) -> Result<(), MetadataLogError> {
+        let records = MetadataLog::framed(records);
+        let first = self
+            .log
+            .borrow()
+            .as_ref()
+            .ok_or(MetadataLogError::Failed)?
+            .next_offset();
+        // Applied to a copy first: what contradicts the image must not get into the log.
         let mut next = image.clone();
         for (at, record) in records.iter().enumerate() {
-            // The controller has decided these on the very image they are applied to.
-            if let Err(error) = next.apply(first.0 + at as i64, record) {
-                panic!("the controller wrote a record that contradicts its image: {error}");
-            }
+            next.apply(first.0 + at as i64, record)?;
         }
+        // The turn makes this the only user; the log is put back whatever happens.
+        let mut log = self
+            .log
+            .borrow_mut()
+            .take()
+            .ok_or(MetadataLogError::Failed)?;
+        let written = log.append(&records, rt::wall_ms()).await;
+        *self.log.borrow_mut() = Some(log);
+        written?;
         let next = Arc::new(next);
         *self.image.borrow_mut() = next.clone();
         if let Some(publish) = &*self.publish.borrow() {
@@ -121,7 +147,11 @@ impl Controller {
 
     /// Registers this broker, unfenced: it is ready when it registers. Returns its epoch.
     pub async fn register(&self, registration: Registration) -> Result<i64, MetadataLogError> {
-        let epoch = self.log.borrow().as_ref().map_or(-1, |log| log.next_offset().0);
+        let epoch = self
+            .log
+            .borrow()
+            .as_ref()
+            .map_or(-1, |log| log.next_offset().0);
         let features = features::SUPPORTED.iter().map(|feature| BrokerFeature {
             name: Str::from_static(feature.name),
             min_supported_version: feature.min,
@@ -149,7 +179,8 @@ impl Controller {
             log_dirs: registration.log_dirs,
             ..Default::default()
         };
-        self.change(|_| (vec![MetadataRecord::from(record)], ())).await?;
+        self.change(|_| (vec![MetadataRecord::from(record)], ()))
+            .await?;
         self.broker_epoch.set(epoch);
         Ok(epoch)
     }
@@ -163,7 +194,8 @@ impl Controller {
             in_controlled_shutdown: 1,
             ..Default::default()
         };
-        self.change(|_| (vec![MetadataRecord::from(record)], ())).await
+        self.change(|_| (vec![MetadataRecord::from(record)], ()))
+            .await
     }
 
     /// A block of [`PRODUCER_ID_BLOCK`] producer ids; the first of them.
@@ -181,21 +213,6 @@ impl Controller {
         })
         .await
     }
-}
-
-/// What a new cluster's log begins with.
-fn bootstrap() -> Vec<MetadataRecord> {
-    features::SUPPORTED
-        .iter()
-        .filter(|feature| feature.initial > 0)
-        .map(|feature| {
-            MetadataRecord::from(FeatureLevelRecord {
-                name: Str::from_static(feature.name),
-                feature_level: feature.initial,
-                ..Default::default()
-            })
-        })
-        .collect()
 }
 
 /// Random numbers for decisions, from this executor's source.

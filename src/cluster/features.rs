@@ -1,5 +1,11 @@
-//! The cluster features this broker supports, and the levels a new cluster begins with. A feature
-//! stands here only when what it promises is built. Facts only.
+//! The cluster features this software supports, and the levels a new cluster begins with. A
+//! feature stands here only when what it promises is built. Pure.
+
+use super::image::Image;
+use super::record::MetadataRecord;
+use crate::wire::Str;
+use crate::wire::messages::clear_elr_record::ClearElrRecord;
+use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 
 /// One feature with its range of levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +18,119 @@ pub struct Feature {
 }
 
 pub const METADATA_VERSION: &str = "metadata.version";
+/// Eligible leader replicas (KIP-966).
+pub const ELIGIBLE_LEADER_REPLICAS: &str = "eligible.leader.replicas.version";
 
-/// metadata.version 7 is 3.3-IV3, the oldest that Kafka 4 supports; 33 is 4.4-IV2. The features
-/// that Kafka's formatter turns on beside it (transactions, new groups, share groups, streams
-/// groups, eligible leader replicas) are not listed: clients would rely on protocols that are not
-/// built here.
-pub const SUPPORTED: &[Feature] =
-    &[Feature { name: METADATA_VERSION, min: 7, max: 33, initial: 33 }];
+/// metadata.version 33 is 4.4-IV2. Below 30 (4.3) metadata records have older versions, which this
+/// controller does not write. The features that Kafka's formatter turns on beside it
+/// (transactions, new groups, share groups, streams groups, eligible leader replicas) are not
+/// listed: clients would rely on protocols that are not built here.
+pub const SUPPORTED: &[Feature] = &[Feature {
+    name: METADATA_VERSION,
+    min: 30,
+    max: 33,
+    initial: 33,
+}];
+
+/// The cluster's metadata has a version that is not written here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cluster's metadata.version is {level}; supported are {} to {}", SUPPORTED[0].min, SUPPORTED[0].max)]
+pub struct UnsupportedMetadataVersion {
+    pub level: i16,
+}
+
+/// What a new cluster's log begins with: metadata.version first, as Kafka wants it.
+pub fn initial() -> Vec<MetadataRecord> {
+    SUPPORTED
+        .iter()
+        .filter(|feature| feature.initial > 0)
+        .map(|feature| level(feature.name, feature.initial))
+        .collect()
+}
+
+/// The changes that bring the features of a cluster that another controller has left to levels
+/// that are supported here. Clients follow the levels: left as they are they would use protocols
+/// that are not built.
+pub fn lowered(image: &Image) -> Result<Vec<MetadataRecord>, UnsupportedMetadataVersion> {
+    let mut records = Vec::new();
+    let mut metadata = 0;
+    for (name, finalized) in image.finalized_features() {
+        let known = SUPPORTED.iter().find(|feature| feature.name == name);
+        if name == METADATA_VERSION {
+            metadata = finalized;
+        } else if known.is_none_or(|feature| finalized > feature.max) {
+            let to = known.map_or(0, |feature| feature.max);
+            tracing::warn!(
+                feature = name,
+                from = finalized,
+                to,
+                "feature lowered: its level is not supported here"
+            );
+            records.push(level(name, to));
+            if name == ELIGIBLE_LEADER_REPLICAS {
+                records.push(MetadataRecord::from(ClearElrRecord::default()));
+            }
+        }
+    }
+    let supported = SUPPORTED[0];
+    match (supported.min..=supported.max).contains(&metadata) {
+        true => Ok(records),
+        false => Err(UnsupportedMetadataVersion { level: metadata }),
+    }
+}
+
+fn level(name: &str, level: i16) -> MetadataRecord {
+    MetadataRecord::from(FeatureLevelRecord {
+        name: Str::from(name),
+        feature_level: level,
+        ..Default::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(levels: &[(&str, i16)]) -> Image {
+        let mut image = Image::default();
+        for (at, (name, finalized)) in levels.iter().enumerate() {
+            image.apply(at as i64, &level(name, *finalized)).unwrap();
+        }
+        image
+    }
+
+    #[test]
+    fn features_of_kafkas_formatter_are_lowered_so_that_clients_do_not_rely_on_them() {
+        let mut left = image(&[
+            (METADATA_VERSION, 33),
+            ("transaction.version", 2),
+            (ELIGIBLE_LEADER_REPLICAS, 1),
+        ]);
+        for (at, record) in lowered(&left).unwrap().iter().enumerate() {
+            left.apply(10 + at as i64, record).unwrap();
+        }
+        assert_eq!(
+            left.finalized_features().collect::<Vec<_>>(),
+            [(METADATA_VERSION, 33)]
+        );
+        assert!(lowered(&left).unwrap().is_empty());
+    }
+
+    #[test]
+    fn metadata_of_another_version_is_refused_instead_of_misread() {
+        assert_eq!(
+            lowered(&image(&[(METADATA_VERSION, 29)])),
+            Err(UnsupportedMetadataVersion { level: 29 })
+        );
+        assert_eq!(
+            lowered(&image(&[(METADATA_VERSION, 34)])),
+            Err(UnsupportedMetadataVersion { level: 34 })
+        );
+        assert!(lowered(&Image::default()).is_err());
+        let mut new = Image::default();
+        for (at, record) in initial().iter().enumerate() {
+            new.apply(at as i64, record).unwrap();
+        }
+        assert_eq!(lowered(&new), Ok(Vec::new()));
+    }
+}

@@ -75,7 +75,10 @@ impl Image {
     }
 
     pub fn partition_count(&self) -> usize {
-        self.topics.values().map(|topic| topic.partition_count() as usize).sum()
+        self.topics
+            .values()
+            .map(|topic| topic.partition_count() as usize)
+            .sum()
     }
 
     /// The leader of a partition and its epoch; `None` without a partition or a leader.
@@ -100,7 +103,9 @@ impl Image {
 
     /// Whether a broker may be given leaderships: alive and not shutting down.
     pub fn can_lead(&self, id: NodeId) -> bool {
-        self.brokers.get(&id).is_some_and(|broker| !broker.fenced && !broker.in_controlled_shutdown)
+        self.brokers
+            .get(&id)
+            .is_some_and(|broker| !broker.fenced && !broker.in_controlled_shutdown)
     }
 
     /// The live brokers on a listener: id, host, port, rack.
@@ -108,10 +113,13 @@ impl Image {
         &'a self,
         listener: &'a str,
     ) -> impl Iterator<Item = (NodeId, &'a str, u16, Option<&'a str>)> {
-        self.brokers.values().filter(|broker| !broker.fenced).filter_map(move |broker| {
-            let (host, port) = broker.endpoint(listener)?;
-            Some((broker.id, host, port, broker.rack.as_deref()))
-        })
+        self.brokers
+            .values()
+            .filter(|broker| !broker.fenced)
+            .filter_map(move |broker| {
+                let (host, port) = broker.endpoint(listener)?;
+                Some((broker.id, host, port, broker.rack.as_deref()))
+            })
     }
 
     /// The settings of a resource; none if it has no record.
@@ -125,7 +133,9 @@ impl Image {
 
     /// Feature levels other than 0, by name.
     pub fn finalized_features(&self) -> impl Iterator<Item = (&str, i16)> {
-        self.features.iter().map(|(name, level)| (name.as_str(), *level))
+        self.features
+            .iter()
+            .map(|(name, level)| (name.as_str(), *level))
     }
 
     /// The first producer id that is in no block yet.
@@ -135,9 +145,18 @@ impl Image {
 
     /// Applies one record that stands at `offset`.
     pub fn apply(&mut self, offset: i64, record: &MetadataRecord) -> Result<(), ApplyError> {
-        self.apply_inner(record).map_err(|what| ApplyError { record: record.name(), offset, what })?;
+        self.apply_inner(record).map_err(|what| ApplyError {
+            record: record.name(),
+            offset,
+            what,
+        })?;
         self.offset = offset;
         Ok(())
+    }
+
+    /// The image now stands for the log up to `offset`, with nothing new in it.
+    pub(super) fn set_offset(&mut self, offset: i64) {
+        self.offset = offset;
     }
 
     fn apply_inner(&mut self, record: &MetadataRecord) -> Result<(), String> {
@@ -152,7 +171,8 @@ impl Image {
             }
             MetadataRecord::Partition(partition) => {
                 let registration = PartitionRegistration::from_record(partition);
-                self.topic_mut(partition.topic_id)?.set(partition.partition_id, registration);
+                self.topic_mut(partition.topic_id)?
+                    .set(partition.partition_id, registration);
             }
             MetadataRecord::PartitionChange(change) => {
                 self.topic_mut(change.topic_id)?.change(change)?;
@@ -166,7 +186,10 @@ impl Image {
             }
             MetadataRecord::Config(config) => {
                 let configs = Arc::make_mut(&mut self.configs);
-                let key = (ResourceType(config.resource_type), config.resource_name.to_string());
+                let key = (
+                    ResourceType(config.resource_type),
+                    config.resource_name.to_string(),
+                );
                 let map = configs.entry(key.clone()).or_default();
                 match &config.value {
                     Some(value) => {
@@ -220,7 +243,9 @@ impl Image {
     fn topic_mut(&mut self, id: Uuid) -> Result<&mut Topic, String> {
         let missing = || format!("no topic {id}");
         let name = self.names.get(&id).ok_or_else(missing)?;
-        let topic = Arc::make_mut(&mut self.topics).get_mut(name).ok_or_else(missing)?;
+        let topic = Arc::make_mut(&mut self.topics)
+            .get_mut(name)
+            .ok_or_else(missing)?;
         Ok(Arc::make_mut(topic))
     }
 
@@ -236,10 +261,17 @@ impl Image {
         match record {
             MetadataRecord::ClientQuota(quota) => {
                 let key = format!("quota {:?} {}", quota.entity, quota.key);
-                if quota.remove { kept.remove(&key) } else { kept.insert(key, record.clone()) };
+                if quota.remove {
+                    kept.remove(&key)
+                } else {
+                    kept.insert(key, record.clone())
+                };
             }
             MetadataRecord::UserScramCredential(scram) => {
-                kept.insert(format!("scram {} {}", scram.mechanism, scram.name), record.clone());
+                kept.insert(
+                    format!("scram {} {}", scram.mechanism, scram.name),
+                    record.clone(),
+                );
             }
             MetadataRecord::RemoveUserScramCredential(scram) => {
                 kept.remove(&format!("scram {} {}", scram.mechanism, scram.name));
@@ -257,7 +289,10 @@ impl Image {
                 kept.remove(&format!("acl {}", entry.id));
             }
             MetadataRecord::RegisterController(controller) => {
-                kept.insert(format!("controller {}", controller.controller_id), record.clone());
+                kept.insert(
+                    format!("controller {}", controller.controller_id),
+                    record.clone(),
+                );
             }
             MetadataRecord::UnregisterController(controller) => {
                 kept.remove(&format!("controller {}", controller.controller_id));

@@ -2,43 +2,60 @@
 //! and synced before it is applied. Owned by the control executor. Never decides what to write.
 //!
 //! One node alone is its own quorum: what is on its disk is committed. The directory carries
-//! Kafka's files (`quorum-state`, `partition.metadata`, `leader-epoch-checkpoint`), and Kafka's
-//! tools read it.
+//! Kafka's files (`quorum-state`, `partition.metadata`, `leader-epoch-checkpoint`, snapshots);
+//! Kafka's tools read it, and the log of a stopped Kafka controller opens here. Segments are not
+//! rolled: a log of cluster changes is small.
 
+use super::features::UnsupportedMetadataVersion;
 use super::image::{ApplyError, Image};
-use super::record::{MetadataRecord, RecordError};
+use super::record::MetadataRecord;
+use super::replay::{Replay, ReplayError};
+use super::snapshot::{self, SnapshotId};
+use crate::log::checkpoint::encode_partition_metadata;
+use crate::log::names::{
+    FileKind, FileState, LEADER_EPOCH_CHECKPOINT, METADATA_TOPIC_DIR, PARTITION_METADATA,
+    parse_segment_file, segment_file,
+};
 use crate::rt;
 use crate::rt::fs::{File, OpenOptions};
 use crate::types::{LeaderEpoch, NodeId, Offset, Uuid};
-use crate::wire::batch::{BatchError, Batches};
 use crate::wire::batch_builder::{BatchBuilder, BuildError, ControlType, control_batch};
+use crate::wire::messages::abort_transaction_record::AbortTransactionRecord;
+use crate::wire::messages::begin_transaction_record::BeginTransactionRecord;
+use crate::wire::messages::end_transaction_record::EndTransactionRecord;
 use crate::wire::messages::leader_change_message::{LeaderChangeMessage, Voter};
 use crate::wire::{EncodeError, Message};
 use bytes::Bytes;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const DIRECTORY: &str = "__cluster_metadata-0";
-const SEGMENT: &str = "00000000000000000000.log";
+const QUORUM_STATE: &str = "quorum-state";
 /// The topic id of the metadata topic.
 pub const METADATA_TOPIC_ID: Uuid = Uuid::from_halves(0, 1);
-/// Inflated size of one stored batch; the controller's own are far smaller.
-const INFLATED_MAX: usize = 64 << 20;
+/// Records of one batch, Kafka's limit. A change of more is a transaction of several batches.
+pub const RECORDS_PER_BATCH_MAX: usize = 10_000;
+
 /// Why the metadata log cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MetadataLogError {
     #[error("{what} {}: {source}", path.display())]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} at position {position}: {source}", path.display())]
-    Batch { path: PathBuf, position: u64, source: BatchError },
-    #[error("{} at offset {offset}: {source}", path.display())]
-    Record { path: PathBuf, offset: i64, source: RecordError },
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("{}: {source}", path.display())]
-    Apply { path: PathBuf, source: ApplyError },
+    Replay { path: PathBuf, source: ReplayError },
+    #[error("{} begins at offset {begin}, and no snapshot holds what was before", path.display())]
+    NoSnapshot { path: PathBuf, begin: Offset },
     #[error("a metadata batch cannot be built: {0}")]
     Build(#[from] BuildError),
     #[error("a metadata record cannot be encoded: {0}")]
     Encode(#[from] EncodeError),
+    #[error("a change contradicts the metadata: {0}")]
+    Contradiction(#[from] ApplyError),
+    #[error(transparent)]
+    Version(#[from] UnsupportedMetadataVersion),
     #[error("the metadata log failed earlier; nothing more is written")]
     Failed,
 }
@@ -54,42 +71,109 @@ pub struct MetadataLog {
     failed: bool,
 }
 
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MetadataLogError {
+    let path = path.to_owned();
+    move |source| MetadataLogError::Io { what, path, source }
+}
+
 impl MetadataLog {
     /// Opens the log under `dir` and replays it into an image. A batch that was cut short by a
-    /// crash is cut off; one that is damaged is an error: what it held cannot be guessed.
+    /// crash is cut off; one that is damaged is an error: what it held cannot be guessed. Begins
+    /// a new epoch with this node as leader.
     pub async fn open(dir: &Path, node: NodeId) -> Result<(MetadataLog, Image), MetadataLogError> {
-        let home = dir.join(DIRECTORY);
-        let io = |what, path: &Path| {
-            let path = path.to_owned();
-            move |source| MetadataLogError::Io { what, path, source }
-        };
-        rt::fs::create_dir_all(&home).await.map_err(io("cannot create", &home))?;
-        write_partition_metadata(&home).await.map_err(io("cannot write in", &home))?;
-        let path = home.join(SEGMENT);
-        let file =
-            File::open(&path, OpenOptions::CREATE).await.map_err(io("cannot open", &path))?;
-        let length = file.len().map_err(io("cannot read", &path))?;
-        let bytes = file.read_at(0, length as usize).await.map_err(io("cannot read", &path))?;
-        let mut log = MetadataLog {
-            path: path.clone(),
-            file,
-            position: 0,
-            next_offset: Offset::ZERO,
-            epoch: LeaderEpoch(0),
-            failed: false,
-        };
-        let image = log.replay(bytes)?;
-        if log.position < length {
+        let home = dir.join(METADATA_TOPIC_DIR);
+        rt::fs::create_dir_all(&home)
+            .await
+            .map_err(io_error("cannot create", &home))?;
+        let entries = rt::fs::read_dir(&home)
+            .await
+            .map_err(io_error("cannot read", &home))?;
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        if !names.contains(&PARTITION_METADATA) {
+            let path = home.join(PARTITION_METADATA);
+            let text = encode_partition_metadata(METADATA_TOPIC_ID);
+            rt::fs::write_atomic(&path, text)
+                .await
+                .map_err(io_error("cannot write", &path))?;
+        }
+        let mut bases: Vec<Offset> = names.iter().filter_map(|name| live_segment(name)).collect();
+        bases.sort_unstable();
+        let newest = names
+            .iter()
+            .filter_map(|name| SnapshotId::of_file(name))
+            .max();
+        let mut replay = begin(&home, bases.first().copied(), newest).await?;
+        let (last, earlier) = bases
+            .split_last()
+            .map_or((replay.next_offset(), &[][..]), |(last, rest)| {
+                (*last, rest)
+            });
+        for base in earlier {
+            let path = home.join(segment_file(*base, FileKind::Log));
+            let bytes = rt::fs::read(&path)
+                .await
+                .map_err(io_error("cannot read", &path))?;
+            replay_segment(&mut replay, &path, bytes.into())?;
+        }
+        let path = home.join(segment_file(last, FileKind::Log));
+        let file = File::open(&path, OpenOptions::CREATE)
+            .await
+            .map_err(io_error("cannot open", &path))?;
+        let length = file.len().map_err(io_error("cannot read", &path))?;
+        let bytes = file
+            .read_at(0, length as usize)
+            .await
+            .map_err(io_error("cannot read", &path))?;
+        let position = replay_segment(&mut replay, &path, bytes)?;
+        if position < length {
             tracing::warn!(
-                file = %path.display(), from = log.position, cut = length - log.position,
+                file = %path.display(), from = position, cut = length - position,
                 "metadata log: a batch that a crash cut short is removed"
             );
-            log.file.set_len(log.position).await.map_err(io("cannot cut", &path))?;
-            log.file.sync_all().await.map_err(io("cannot sync", &path))?;
+            file.set_len(position)
+                .await
+                .map_err(io_error("cannot cut", &path))?;
+            file.sync_all()
+                .await
+                .map_err(io_error("cannot sync", &path))?;
         }
-        log.epoch = LeaderEpoch(log.epoch.0 + 1);
-        log.write_epoch_files(&home, node).await.map_err(io("cannot write in", &home))?;
+        let voted = voted_epoch(&home).await;
+        let seen = replay
+            .epochs()
+            .last()
+            .map_or(LeaderEpoch(0), |(epoch, _)| *epoch)
+            .max(voted);
+        let epoch = LeaderEpoch(seen.0 + 1);
+        let next_offset = replay.next_offset();
+        let mut log = MetadataLog {
+            path,
+            file,
+            position,
+            next_offset,
+            epoch,
+            failed: false,
+        };
+        log.write_epoch_files(&home, node, replay.epochs())
+            .await
+            .map_err(io_error("cannot write in", &home))?;
+        for path in [&*home, dir] {
+            rt::fs::sync_dir(path)
+                .await
+                .map_err(io_error("cannot sync", path))?;
+        }
         log.write_leader_change(node).await?;
+        let (mut image, in_transaction) = replay.finish();
+        if in_transaction {
+            let abort = AbortTransactionRecord {
+                reason: Some("its controller has gone".into()),
+                ..Default::default()
+            };
+            let abort = MetadataRecord::from(abort);
+            let offset = log
+                .append(std::slice::from_ref(&abort), rt::wall_ms())
+                .await?;
+            image.set_offset(offset.0);
+        }
         Ok((log, image))
     }
 
@@ -97,20 +181,42 @@ impl MetadataLog {
         self.next_offset
     }
 
-    /// Writes `records` as one batch and syncs it; returns the offset of the first. After a
-    /// failure nothing is written any more: what is on disk is not known.
-    pub async fn append(&mut self, records: &[MetadataRecord], now_ms: i64) -> Result<Offset, MetadataLogError> {
-        let mut batch = BatchBuilder::new();
-        batch.base_offset = self.next_offset;
-        batch.leader_epoch = self.epoch;
-        for record in records {
-            batch.append(now_ms, None, Some(&record.encode()?), &[])?;
+    /// The records as they will stand in the log: more than fit in one batch become a transaction,
+    /// for a change happens as a whole or not at all (KIP-868).
+    pub fn framed(mut records: Vec<MetadataRecord>) -> Vec<MetadataRecord> {
+        if records.len() > RECORDS_PER_BATCH_MAX {
+            records.insert(0, MetadataRecord::from(BeginTransactionRecord::default()));
+            records.push(MetadataRecord::from(EndTransactionRecord::default()));
         }
-        self.write(batch.build()?, records.len() as i64).await
+        records
+    }
+
+    /// Writes [`framed`](Self::framed) records and syncs them; returns the offset of the first.
+    /// After a failure nothing is written any more: what is on disk is not known.
+    pub async fn append(
+        &mut self,
+        records: &[MetadataRecord],
+        now_ms: i64,
+    ) -> Result<Offset, MetadataLogError> {
+        let mut batches = Vec::with_capacity(records.len().div_ceil(RECORDS_PER_BATCH_MAX));
+        let mut offset = self.next_offset;
+        for chunk in records.chunks(RECORDS_PER_BATCH_MAX) {
+            let mut batch = BatchBuilder::new();
+            (batch.base_offset, batch.leader_epoch) = (offset, self.epoch);
+            for record in chunk {
+                batch.append(now_ms, None, Some(&record.encode()?), &[])?;
+            }
+            batches.push(batch.build()?);
+            offset = Offset(offset.0 + chunk.len() as i64);
+        }
+        self.write(batches, offset).await
     }
 
     async fn write_leader_change(&mut self, node: NodeId) -> Result<(), MetadataLogError> {
-        let voter = || Voter { voter_id: node.0, ..Default::default() };
+        let voter = || Voter {
+            voter_id: node.0,
+            ..Default::default()
+        };
         let message = LeaderChangeMessage {
             version: 0,
             leader_id: node.0,
@@ -119,68 +225,48 @@ impl MetadataLog {
             ..Default::default()
         };
         let value = message.to_bytes(0)?;
-        let batch = control_batch(self.next_offset, self.epoch, rt::wall_ms(), &[(ControlType::LeaderChange, &value)])?;
-        self.write(batch, 1).await.map(|_| ())
+        let change = [(ControlType::LeaderChange, &value[..])];
+        let batch = control_batch(self.next_offset, self.epoch, rt::wall_ms(), &change)?;
+        self.write(vec![batch], self.next_offset.next())
+            .await
+            .map(|_| ())
     }
 
-    async fn write(&mut self, batch: Bytes, records: i64) -> Result<Offset, MetadataLogError> {
+    /// Writes batches that end before `next_offset`.
+    async fn write(
+        &mut self,
+        batches: Vec<Bytes>,
+        next_offset: Offset,
+    ) -> Result<Offset, MetadataLogError> {
         if self.failed {
             return Err(MetadataLogError::Failed);
         }
         // Until both have succeeded the state of the file is unknown.
         self.failed = true;
-        let io = |what| {
-            let path = self.path.clone();
-            move |source| MetadataLogError::Io { what, path, source }
-        };
-        let length = batch.len() as u64;
-        self.file.write_all_at(self.position, vec![batch]).await.map_err(io("cannot write"))?;
-        self.file.sync_all().await.map_err(io("cannot sync"))?;
+        let length: usize = batches.iter().map(Bytes::len).sum();
+        let written = self.file.write_all_at(self.position, batches).await;
+        written.map_err(io_error("cannot write", &self.path))?;
+        self.file
+            .sync_data()
+            .await
+            .map_err(io_error("cannot sync", &self.path))?;
         self.failed = false;
-        self.position += length;
-        let first = self.next_offset;
-        self.next_offset = Offset(first.0 + records);
-        Ok(first)
+        self.position += length as u64;
+        Ok(std::mem::replace(&mut self.next_offset, next_offset))
     }
 
-    fn replay(&mut self, bytes: Bytes) -> Result<Image, MetadataLogError> {
-        let mut image = Image::default();
-        let mut batches = Batches::new(bytes.clone());
-        while let Some(batch) = batches.next() {
-            let position = self.position;
-            let bad = |source| MetadataLogError::Batch { path: self.path.clone(), position, source };
-            let batch = batch.map_err(bad)?;
-            if let Err(source) = batch.check_crc() {
-                // The last batch may have been torn inside; one before it cannot.
-                if batches.rest().is_empty() {
-                    return Ok(image);
-                }
-                return Err(bad(source));
-            }
-            self.epoch = self.epoch.max(batch.partition_leader_epoch());
-            if !batch.is_control() {
-                for record in batch.records(INFLATED_MAX).map_err(bad)? {
-                    let record = record.map_err(bad)?;
-                    let offset = record.offset.0;
-                    let decoded = MetadataRecord::decode(record.value.unwrap_or_default()).map_err(
-                        |source| MetadataLogError::Record { path: self.path.clone(), offset, source },
-                    )?;
-                    image.apply(offset, &decoded).map_err(|source| MetadataLogError::Apply {
-                        path: self.path.clone(),
-                        source,
-                    })?;
-                }
-            }
-            self.position += batch.total_size() as u64;
-            self.next_offset = batch.last_offset().next();
-        }
-        Ok(image)
-    }
-
-    async fn write_epoch_files(&self, home: &Path, node: NodeId) -> io::Result<()> {
+    async fn write_epoch_files(
+        &self,
+        home: &Path,
+        node: NodeId,
+        epochs: &[(LeaderEpoch, Offset)],
+    ) -> io::Result<()> {
         let epoch = self.epoch.0;
-        let checkpoint = format!("0\n1\n{epoch} {}\n", self.next_offset);
-        rt::fs::write_atomic(home.join("leader-epoch-checkpoint"), checkpoint.into_bytes()).await?;
+        let mut checkpoint = format!("0\n{}\n", epochs.len() + 1);
+        for (epoch, begin) in epochs.iter().chain([&(self.epoch, self.next_offset)]) {
+            checkpoint.push_str(&format!("{} {begin}\n", epoch.0));
+        }
+        rt::fs::write_atomic(home.join(LEADER_EPOCH_CHECKPOINT), checkpoint.into_bytes()).await?;
         let state = serde_json::json!({
             "clusterId": "",
             "leaderId": node.0,
@@ -190,15 +276,78 @@ impl MetadataLog {
             "currentVoters": [{ "voterId": node.0 }],
             "data_version": 0,
         });
-        rt::fs::write_atomic(home.join("quorum-state"), state.to_string().into_bytes()).await
+        rt::fs::write_atomic(home.join(QUORUM_STATE), state.to_string().into_bytes()).await
     }
 }
 
-async fn write_partition_metadata(home: &Path) -> io::Result<()> {
-    let path = home.join("partition.metadata");
-    if rt::fs::exists(&path).await? {
-        return Ok(());
-    }
-    let text = format!("version: 0\ntopic_id: {METADATA_TOPIC_ID}");
-    rt::fs::write_atomic(path, text.into_bytes()).await
+/// Writes what a new cluster begins with beside its log, as Kafka's formatter does.
+pub async fn write_bootstrap(
+    dir: &Path,
+    records: &[MetadataRecord],
+) -> Result<(), MetadataLogError> {
+    let id = SnapshotId::BOOTSTRAP;
+    let path = dir.join(METADATA_TOPIC_DIR).join(id.file_name());
+    let bytes = snapshot::encode(records, id, rt::wall_ms())?;
+    rt::fs::write_atomic(&path, bytes.to_vec())
+        .await
+        .map_err(io_error("cannot write", &path))
 }
+
+fn live_segment(name: &str) -> Option<Offset> {
+    let file = parse_segment_file(name)?;
+    (file.kind == FileKind::Log && file.state == FileState::Live).then_some(file.base)
+}
+
+/// Where reading begins: at the log's first record, or at the newest snapshot if those before
+/// it are gone.
+async fn begin(
+    home: &Path,
+    first: Option<Offset>,
+    newest: Option<SnapshotId>,
+) -> Result<Replay, MetadataLogError> {
+    let begin = first.unwrap_or(Offset::ZERO);
+    let newest = newest.filter(|id| *id != SnapshotId::BOOTSTRAP);
+    match newest {
+        // A log without segments but with a snapshot begins behind the snapshot.
+        Some(id) if id.end >= begin && (begin > Offset::ZERO || first.is_none()) => {
+            let path = home.join(id.file_name());
+            let bytes = rt::fs::read(&path)
+                .await
+                .map_err(io_error("cannot read", &path))?;
+            Replay::from_snapshot(bytes.into(), id.end, id.epoch)
+                .map_err(|source| MetadataLogError::Replay { path, source })
+        }
+        _ if begin == Offset::ZERO => Ok(Replay::default()),
+        _ => Err(MetadataLogError::NoSnapshot {
+            path: home.to_owned(),
+            begin,
+        }),
+    }
+}
+
+fn replay_segment(replay: &mut Replay, path: &Path, bytes: Bytes) -> Result<u64, MetadataLogError> {
+    replay
+        .batches(bytes)
+        .map_err(|source| MetadataLogError::Replay {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// The epoch in `quorum-state`: a controller may have voted in one that left nothing in the log.
+async fn voted_epoch(home: &Path) -> LeaderEpoch {
+    let state = rt::fs::read(home.join(QUORUM_STATE))
+        .await
+        .unwrap_or_default();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap_or_default();
+    let epoch = state.get("leaderEpoch").and_then(serde_json::Value::as_i64);
+    LeaderEpoch(
+        epoch
+            .and_then(|epoch| i32::try_from(epoch).ok())
+            .unwrap_or(0),
+    )
+}
+
+#[cfg(test)]
+#[path = "metadata_log_tests.rs"]
+mod tests;

@@ -2,10 +2,10 @@
 //! they add up to, and the controller that decides new ones. The controller runs on the control
 //! executor; images go to the shards as messages.
 //!
-//! * [`record`], [`metadata_log`] the records and their log;
+//! * [`record`], [`metadata_log`], [`replay`], [`snapshot`] the records and their log;
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
 //! * [`controller`] decide, write, apply, publish;
-//! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`] the decisions.
+//! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`leadership`] the decisions.
 
 mod brokers;
 pub mod config_admin;
@@ -13,9 +13,12 @@ pub mod configs;
 pub mod controller;
 pub mod features;
 mod image;
+mod leadership;
 mod metadata_log;
 mod placement;
 mod record;
+mod replay;
+mod snapshot;
 pub mod topic_admin;
 mod topics;
 
@@ -23,6 +26,7 @@ pub use brokers::{Broker, Endpoint};
 pub use image::{ApplyError, ConfigMap, Image, ResourceType};
 pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError};
 pub use record::{MetadataRecord, RecordError};
+pub use replay::ReplayError;
 pub use topics::{
     OFFSETS_TOPIC, PartitionRegistration, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, Topic,
     check_topic_name, is_internal_topic, names_collide,

@@ -6,7 +6,9 @@ use crate::types::NodeId;
 
 /// Why replicas cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be reached because only {have} broker(s) are registered or some brokers have all their log directories cordoned.")]
+#[error(
+    "Unable to replicate the partition {wanted} time(s): The target replication factor of {wanted} cannot be reached because only {have} broker(s) are registered or some brokers have all their log directories cordoned."
+)]
 pub struct TooFewBrokers {
     pub wanted: usize,
     pub have: usize,
@@ -23,13 +25,18 @@ pub fn place(
 ) -> Result<Vec<Vec<NodeId>>, TooFewBrokers> {
     let brokers = by_rack(image);
     if factor == 0 || factor > brokers.len() {
-        return Err(TooFewBrokers { wanted: factor, have: brokers.len() });
+        return Err(TooFewBrokers {
+            wanted: factor,
+            have: brokers.len(),
+        });
     }
     let start = seed as usize % brokers.len();
     let placed = (first..first + partitions)
         .map(|index| {
             let leader = start.wrapping_add(index as usize);
-            (0..factor).map(|replica| brokers[(leader + replica) % brokers.len()]).collect()
+            (0..factor)
+                .map(|replica| brokers[(leader + replica) % brokers.len()])
+                .collect()
         })
         .collect();
     Ok(placed)
@@ -40,8 +47,14 @@ pub fn place(
 fn by_rack(image: &Image) -> Vec<NodeId> {
     let mut racks: std::collections::BTreeMap<Option<&str>, std::collections::VecDeque<NodeId>> =
         std::collections::BTreeMap::new();
-    for broker in image.brokers().filter(|broker| !broker.fenced && !broker.in_controlled_shutdown) {
-        racks.entry(broker.rack.as_deref()).or_default().push_back(broker.id);
+    for broker in image
+        .brokers()
+        .filter(|broker| !broker.fenced && !broker.in_controlled_shutdown)
+    {
+        racks
+            .entry(broker.rack.as_deref())
+            .or_default()
+            .push_back(broker.id);
     }
     let mut order = Vec::new();
     while !racks.is_empty() {
@@ -68,7 +81,9 @@ mod tests {
                 fenced: false,
                 ..Default::default()
             };
-            image.apply(id as i64, &MetadataRecord::from(record)).unwrap();
+            image
+                .apply(id as i64, &MetadataRecord::from(record))
+                .unwrap();
         }
         image
     }
@@ -77,11 +92,14 @@ mod tests {
     fn leaders_go_round_and_replicas_of_a_partition_are_in_different_racks() {
         let image = image(&["a", "a", "b", "b", "c", "c"]);
         let placed = place(&image, 0, 6, 3, 0).unwrap();
-        let leaders: std::collections::BTreeSet<_> = placed.iter().map(|replicas| replicas[0]).collect();
+        let leaders: std::collections::BTreeSet<_> =
+            placed.iter().map(|replicas| replicas[0]).collect();
         assert_eq!(leaders.len(), 6);
         for replicas in &placed {
-            let racks: std::collections::BTreeSet<_> =
-                replicas.iter().map(|id| image.broker(*id).unwrap().rack.clone()).collect();
+            let racks: std::collections::BTreeSet<_> = replicas
+                .iter()
+                .map(|id| image.broker(*id).unwrap().rack.clone())
+                .collect();
             assert_eq!(racks.len(), 3, "{replicas:?}");
         }
     }

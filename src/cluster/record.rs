@@ -16,7 +16,9 @@ pub enum RecordError {
     Frame(u32),
     #[error("unknown metadata record type {0}: this software is too old for the cluster")]
     Type(u32),
-    #[error("metadata record type {kind} has unknown version {version}: this software is too old for the cluster")]
+    #[error(
+        "metadata record type {kind} has unknown version {version}: this software is too old for the cluster"
+    )]
     Version { kind: u32, version: u32 },
     #[error("{0} bytes follow the record")]
     Trailing(usize),
@@ -155,10 +157,17 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_fatal_and_never_skipped() {
-        let error = |bytes: &'static [u8]| MetadataRecord::decode(Bytes::from_static(bytes)).unwrap_err();
+        let error =
+            |bytes: &'static [u8]| MetadataRecord::decode(Bytes::from_static(bytes)).unwrap_err();
         assert!(matches!(error(&[2, 2, 0]), RecordError::Frame(2)));
         assert!(matches!(error(&[1, 13, 0]), RecordError::Type(13)));
-        assert!(matches!(error(&[1, 2, 9]), RecordError::Version { kind: 2, version: 9 }));
+        assert!(matches!(
+            error(&[1, 2, 9]),
+            RecordError::Version {
+                kind: 2,
+                version: 9
+            }
+        ));
         assert!(matches!(error(&[1, 20, 0, 0, 7]), RecordError::Trailing(1)));
         assert!(matches!(error(&[1, 2, 0, 5]), RecordError::Message(_)));
         assert!(matches!(error(&[]), RecordError::Message(_)));

@@ -8,7 +8,9 @@ use super::record::MetadataRecord;
 use super::topics::{METADATA_TOPIC, Topic, check_topic_name, names_collide};
 use crate::config::BrokerConfig;
 use crate::types::{NodeId, Uuid};
-use crate::wire::messages::create_partitions_request::{CreatePartitionsRequest, CreatePartitionsTopic};
+use crate::wire::messages::create_partitions_request::{
+    CreatePartitionsRequest, CreatePartitionsTopic,
+};
 use crate::wire::messages::create_partitions_response::{
     CreatePartitionsResponse, CreatePartitionsTopicResult,
 };
@@ -81,14 +83,20 @@ pub fn create_topics(
             continue;
         }
         let decided = if too_many {
-            refuse(ErrorCode::POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            refuse(
+                ErrorCode::POLICY_VIOLATION,
+                "Excessively large number of partitions per request.",
+            )
         } else if twice.contains(&topic.name) {
             refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name.")
         } else {
             decide_topic(image, config, topic, &new_names, &mut dice)
         };
-        let mut result =
-            CreatableTopicResult { name: topic.name.clone(), configs: Some(Vec::new()), ..Default::default() };
+        let mut result = CreatableTopicResult {
+            name: topic.name.clone(),
+            configs: Some(Vec::new()),
+            ..Default::default()
+        };
         match decided {
             Ok(new) => {
                 new_names.push(topic.name.clone());
@@ -150,16 +158,29 @@ fn decide_topic(
         );
     }
     let taken = image.topics().map(|known| &known.name).chain(new_names);
-    if let Some(other) = taken.into_iter().find(|other| names_collide(other, &topic.name)) {
+    if let Some(other) = taken
+        .into_iter()
+        .find(|other| names_collide(other, &topic.name))
+    {
         return refuse(
             ErrorCode::INVALID_TOPIC_EXCEPTION,
-            format!("Topic '{}' collides with existing topic: {other}", topic.name),
+            format!(
+                "Topic '{}' collides with existing topic: {other}",
+                topic.name
+            ),
         );
     }
-    let nulls: Vec<&str> =
-        topic.configs.iter().filter(|entry| entry.value.is_none()).map(|entry| &*entry.name).collect();
+    let nulls: Vec<&str> = topic
+        .configs
+        .iter()
+        .filter(|entry| entry.value.is_none())
+        .map(|entry| &*entry.name)
+        .collect();
     if !nulls.is_empty() {
-        let why = format!("Null value not supported for topic configs: {}", nulls.join(","));
+        let why = format!(
+            "Null value not supported for topic configs: {}",
+            nulls.join(",")
+        );
         return refuse(ErrorCode::INVALID_CONFIG, why);
     }
     let changes: Vec<ConfigChange> = topic
@@ -167,15 +188,27 @@ fn decide_topic(
         .iter()
         .map(|entry| ConfigChange::set(&entry.name, entry.value.as_deref()))
         .collect();
-    let configs = alter_resource(image, config, ResourceType::TOPIC, &topic.name, &changes, false)
-        .map_err(|(error, message)| (error, Some(message)))?;
+    let configs = alter_resource(
+        image,
+        config,
+        ResourceType::TOPIC,
+        &topic.name,
+        &changes,
+        false,
+    )
+    .map_err(|(error, message)| (error, Some(message)))?;
     let partitions = if topic.assignments.is_empty() {
         automatic(image, config, topic, dice)?
     } else {
         manual(image, topic)?
     };
     let factor = partitions.first().map_or(0, Vec::len) as i16;
-    Ok(NewTopic { id: dice.uuid(), partitions, factor, configs })
+    Ok(NewTopic {
+        id: dice.uuid(),
+        partitions,
+        factor,
+        configs,
+    })
 }
 
 fn automatic(
@@ -196,14 +229,22 @@ fn automatic(
             "Number of partitions was set to an invalid non-positive value.",
         );
     }
-    let count = if topic.num_partitions == -1 { config.num_partitions } else { topic.num_partitions };
+    let count = if topic.num_partitions == -1 {
+        config.num_partitions
+    } else {
+        topic.num_partitions
+    };
     let factor = match topic.replication_factor {
         -1 => config.default_replication_factor,
         factor => factor,
     };
     let factor = usize::try_from(factor).unwrap_or(0);
-    placement::place(image, 0, count, factor, dice.roll())
-        .map_err(|error| (ErrorCode::INVALID_REPLICATION_FACTOR, Some(error.to_string())))
+    placement::place(image, 0, count, factor, dice.roll()).map_err(|error| {
+        (
+            ErrorCode::INVALID_REPLICATION_FACTOR,
+            Some(error.to_string()),
+        )
+    })
 }
 
 fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Refusal> {
@@ -222,15 +263,29 @@ fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Ref
     let mut partitions: BTreeMap<i32, Vec<NodeId>> = BTreeMap::new();
     for assignment in &topic.assignments {
         let factor = partitions.values().next().map(Vec::len);
-        let replicas = check_replicas(image, assignment.partition_index, &assignment.broker_ids, factor)?;
-        if partitions.insert(assignment.partition_index, replicas).is_some() {
+        let replicas = check_replicas(
+            image,
+            assignment.partition_index,
+            &assignment.broker_ids,
+            factor,
+        )?;
+        if partitions
+            .insert(assignment.partition_index, replicas)
+            .is_some()
+        {
             return refuse(
                 ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-                format!("Found multiple manual partition assignments for partition {}", assignment.partition_index),
+                format!(
+                    "Found multiple manual partition assignments for partition {}",
+                    assignment.partition_index
+                ),
             );
         }
     }
-    let consecutive = partitions.keys().enumerate().all(|(at, index)| at as i32 == *index);
+    let consecutive = partitions
+        .keys()
+        .enumerate()
+        .all(|(at, index)| at as i32 == *index);
     if !consecutive {
         return refuse(
             ErrorCode::INVALID_REPLICA_ASSIGNMENT,
@@ -259,7 +314,9 @@ fn check_replicas(
             ));
         }
         if !seen.insert(*id) {
-            return refused(format!("The manual partition assignment includes the broker {id} more than once."));
+            return refused(format!(
+                "The manual partition assignment includes the broker {id} more than once."
+            ));
         }
     }
     if let Some(factor) = factor.filter(|factor| *factor != ids.len()) {
@@ -302,7 +359,11 @@ fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecor
         topic_id: new.id,
         ..Default::default()
     })];
-    records.extend(super::configs::set_records(ResourceType::TOPIC, name, &new.configs));
+    records.extend(super::configs::set_records(
+        ResourceType::TOPIC,
+        name,
+        &new.configs,
+    ));
     for (index, replicas) in new.partitions.iter().enumerate() {
         records.push(partition_record(image, new.id, index as i32, replicas));
     }
@@ -310,8 +371,17 @@ fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecor
 }
 
 /// A new partition: in sync are the replicas whose brokers live, and the first of them leads.
-fn partition_record(image: &Image, topic_id: Uuid, partition_id: i32, replicas: &[NodeId]) -> MetadataRecord {
-    let isr: Vec<i32> = replicas.iter().filter(|id| image.can_lead(**id)).map(|id| id.0).collect();
+fn partition_record(
+    image: &Image,
+    topic_id: Uuid,
+    partition_id: i32,
+    replicas: &[NodeId],
+) -> MetadataRecord {
+    let isr: Vec<i32> = replicas
+        .iter()
+        .filter(|id| image.can_lead(**id))
+        .map(|id| id.0)
+        .collect();
     let directory = |id: &NodeId| match image.broker(*id).map(|broker| broker.log_dirs.as_slice()) {
         Some([only]) => *only,
         _ => UNASSIGNED_DIRECTORY,
@@ -341,9 +411,17 @@ pub fn delete_topics(
     let mut records = Vec::new();
     let mut response = DeleteTopicsResponse::default();
     let asked: Vec<(Option<Str>, Uuid)> = if version >= DELETE_BY_ID_VERSION {
-        request.topics.iter().map(|topic| (topic.name.clone(), topic.topic_id)).collect()
+        request
+            .topics
+            .iter()
+            .map(|topic| (topic.name.clone(), topic.topic_id))
+            .collect()
     } else {
-        request.topic_names.iter().map(|name| (Some(name.clone()), Uuid::ZERO)).collect()
+        request
+            .topic_names
+            .iter()
+            .map(|name| (Some(name.clone()), Uuid::ZERO))
+            .collect()
     };
     let names_twice = repeated(asked.iter().filter_map(|(name, _)| name.as_ref()));
     let ids_twice = repeated(asked.iter().map(|(_, id)| *id).filter(|id| !id.is_zero()));
@@ -353,8 +431,12 @@ pub fn delete_topics(
             continue;
         }
         let decided = match name {
-            Some(name) if names_twice.contains(name) => refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name."),
-            _ if ids_twice.contains(id) => refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic id."),
+            Some(name) if names_twice.contains(name) => {
+                refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name.")
+            }
+            _ if ids_twice.contains(id) => {
+                refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic id.")
+            }
             _ => decide_deletion(image, config, name.as_ref(), *id).and_then(|topic| {
                 if name.is_some() && asked.iter().any(|(_, other)| *other == topic.id) {
                     let why = "The provided topic name maps to an ID that was already supplied.";
@@ -363,8 +445,11 @@ pub fn delete_topics(
                 Ok(topic)
             }),
         };
-        let mut result =
-            DeletableTopicResult { name: name.clone(), topic_id: *id, ..Default::default() };
+        let mut result = DeletableTopicResult {
+            name: name.clone(),
+            topic_id: *id,
+            ..Default::default()
+        };
         match decided {
             Ok(topic) => {
                 result.name = Some(topic.name.clone());
@@ -393,7 +478,10 @@ fn decide_deletion<'a>(
     id: Uuid,
 ) -> Result<&'a Topic, Refusal> {
     if !config.delete_topic_enable {
-        return refuse(ErrorCode::TOPIC_DELETION_DISABLED, "Topic deletion is disabled.");
+        return refuse(
+            ErrorCode::TOPIC_DELETION_DISABLED,
+            "Topic deletion is disabled.",
+        );
     }
     let topic = match (name, id.is_zero()) {
         (Some(_), false) => {
@@ -403,7 +491,10 @@ fn decide_deletion<'a>(
             );
         }
         (None, true) => {
-            return refuse(ErrorCode::INVALID_REQUEST, "Neither topic name nor id were specified.");
+            return refuse(
+                ErrorCode::INVALID_REQUEST,
+                "Neither topic name nor id were specified.",
+            );
         }
         (Some(name), true) => image.topic_by_name(name).ok_or((
             ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
@@ -426,7 +517,11 @@ pub fn create_partitions(
     let mut response = CreatePartitionsResponse::default();
     let twice = repeated(request.topics.iter().map(|topic| &topic.name));
     for topic in &request.topics {
-        if response.results.iter().any(|told: &CreatePartitionsTopicResult| told.name == topic.name) {
+        if response
+            .results
+            .iter()
+            .any(|told: &CreatePartitionsTopicResult| told.name == topic.name)
+        {
             continue;
         }
         let decided = if twice.contains(&topic.name) {
@@ -434,8 +529,10 @@ pub fn create_partitions(
         } else {
             decide_growth(image, topic, &mut dice)
         };
-        let mut result =
-            CreatePartitionsTopicResult { name: topic.name.clone(), ..Default::default() };
+        let mut result = CreatePartitionsTopicResult {
+            name: topic.name.clone(),
+            ..Default::default()
+        };
         match decided {
             Ok(new) if !request.validate_only => records.extend(new),
             Ok(_) => {}
@@ -459,12 +556,18 @@ fn decide_growth(
     };
     let have = known.partition_count();
     if topic.count == have {
-        return refuse(ErrorCode::INVALID_PARTITIONS, format!("Topic already has {have} partition(s)."));
+        return refuse(
+            ErrorCode::INVALID_PARTITIONS,
+            format!("Topic already has {have} partition(s)."),
+        );
     }
     if topic.count < have {
         return refuse(
             ErrorCode::INVALID_PARTITIONS,
-            format!("The topic {} currently has {have} partition(s); {} would not be an increase.", topic.name, topic.count),
+            format!(
+                "The topic {} currently has {have} partition(s); {} would not be an increase.",
+                topic.name, topic.count
+            ),
         );
     }
     let more = topic.count - have;
@@ -472,23 +575,34 @@ fn decide_growth(
         let why = "Excessively large number of additional partitions per request.";
         return refuse(ErrorCode::POLICY_VIOLATION, why);
     }
-    let factor = known.partition(0).map_or(1, |partition| partition.replicas.len());
+    let factor = known
+        .partition(0)
+        .map_or(1, |partition| partition.replicas.len());
     let placed = match &topic.assignments {
         Some(assignments) => {
             if assignments.len() != more as usize {
                 return refuse(
                     ErrorCode::INVALID_REPLICA_ASSIGNMENT,
-                    format!("Attempted to add {more} additional partition(s), but only {} assignment(s) were specified.", assignments.len()),
+                    format!(
+                        "Attempted to add {more} additional partition(s), but only {} assignment(s) were specified.",
+                        assignments.len()
+                    ),
                 );
             }
             assignments
                 .iter()
                 .zip(have..)
-                .map(|(assignment, index)| check_replicas(image, index, &assignment.broker_ids, Some(factor)))
+                .map(|(assignment, index)| {
+                    check_replicas(image, index, &assignment.broker_ids, Some(factor))
+                })
                 .collect::<Result<Vec<_>, _>>()?
         }
-        None => placement::place(image, have, more, factor, dice.roll())
-            .map_err(|error| (ErrorCode::INVALID_REPLICATION_FACTOR, Some(error.to_string())))?,
+        None => placement::place(image, have, more, factor, dice.roll()).map_err(|error| {
+            (
+                ErrorCode::INVALID_REPLICATION_FACTOR,
+                Some(error.to_string()),
+            )
+        })?,
     };
     Ok(placed
         .iter()

@@ -34,7 +34,10 @@ pub fn check_topic_name(name: &str) -> Result<(), String> {
             "Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_MAX}"
         ));
     }
-    if !name.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-')) {
+    if !name
+        .bytes()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-'))
+    {
         return Err(format!(
             "Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
         ));
@@ -45,9 +48,9 @@ pub fn check_topic_name(name: &str) -> Result<(), String> {
 /// Two names collide when they differ only in '.' and '_': their metrics would be the same.
 pub fn names_collide(a: &str, b: &str) -> bool {
     a.len() == b.len()
-        && a.bytes().zip(b.bytes()).all(|(a, b)| {
-            a == b || (matches!(a, b'.' | b'_') && matches!(b, b'.' | b'_'))
-        })
+        && a.bytes()
+            .zip(b.bytes())
+            .all(|(a, b)| a == b || (matches!(a, b'.' | b'_') && matches!(b, b'.' | b'_')))
 }
 
 /// One partition (PartitionRecord with the changes since).
@@ -95,7 +98,12 @@ impl PartitionRegistration {
             leader_epoch: LeaderEpoch(record.leader_epoch),
             partition_epoch: PartitionEpoch(record.partition_epoch),
             directories: record.directories.clone(),
-            elr: nodes(record.eligible_leader_replicas.as_deref().unwrap_or_default()),
+            elr: nodes(
+                record
+                    .eligible_leader_replicas
+                    .as_deref()
+                    .unwrap_or_default(),
+            ),
             last_known_elr: nodes(record.last_known_elr.as_deref().unwrap_or_default()),
         }
     }
@@ -130,7 +138,11 @@ impl PartitionRegistration {
 
 impl Topic {
     pub fn new(name: Str, id: Uuid) -> Topic {
-        Topic { name, id, partitions: Vec::new() }
+        Topic {
+            name,
+            id,
+            partitions: Vec::new(),
+        }
     }
 
     pub fn partition_count(&self) -> i32 {
@@ -168,7 +180,10 @@ impl Topic {
                 partition.change(change);
                 Ok(())
             }
-            None => Err(format!("no partition {} of {}", change.partition_id, self.name)),
+            None => Err(format!(
+                "no partition {} of {}",
+                change.partition_id, self.name
+            )),
         }
     }
 
@@ -190,16 +205,36 @@ mod tests {
     #[test]
     fn a_leader_mentioned_again_still_begins_a_new_epoch() {
         let mut topic = Topic::new("t".into(), Uuid::from_halves(0, 9));
-        let record = PartitionRecord { leader: 1, leader_epoch: 4, partition_epoch: 7, ..Default::default() };
+        let record = PartitionRecord {
+            leader: 1,
+            leader_epoch: 4,
+            partition_epoch: 7,
+            ..Default::default()
+        };
         topic.set(0, PartitionRegistration::from_record(&record));
-        let same = PartitionChangeRecord { partition_id: 0, leader: 1, ..Default::default() };
+        let same = PartitionChangeRecord {
+            partition_id: 0,
+            leader: 1,
+            ..Default::default()
+        };
         topic.change(&same).unwrap();
-        let other = PartitionChangeRecord { partition_id: 0, isr: Some(vec![1]), ..Default::default() };
+        let other = PartitionChangeRecord {
+            partition_id: 0,
+            isr: Some(vec![1]),
+            ..Default::default()
+        };
         topic.change(&other).unwrap();
         let partition = topic.partition(0).unwrap();
         assert_eq!(partition.leader_epoch, LeaderEpoch(5));
         assert_eq!(partition.partition_epoch, PartitionEpoch(9));
-        assert!(topic.change(&PartitionChangeRecord { partition_id: 3, ..Default::default() }).is_err());
+        assert!(
+            topic
+                .change(&PartitionChangeRecord {
+                    partition_id: 3,
+                    ..Default::default()
+                })
+                .is_err()
+        );
     }
 
     #[test]

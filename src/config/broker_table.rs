@@ -1,8 +1,8 @@
 //! The settings of a broker that this broker acts on: type, default, limits and what they do, as
 //! Apache Kafka 4.4 has them. Facts only.
 //!
-//! Defaults that are not Kafka's: `listeners` and `log.dir`, for a broker started without any
-//! setting listens to its own host only and keeps its data beside it.
+//! Defaults that are not Kafka's: `node.id`, `listeners` and `log.dir`, for a broker started without
+//! any setting is node 1, listens to its own host only and keeps its data beside it.
 
 use super::definition::{Definition, Kind, Update};
 use super::other_table::OTHERS;
@@ -18,7 +18,15 @@ const fn define(
     update: Update,
     doc: &'static str,
 ) -> Definition {
-    Definition { name, kind, default, update, used: true, hidden: false, doc }
+    Definition {
+        name,
+        kind,
+        default,
+        update,
+        used: true,
+        hidden: false,
+        doc,
+    }
 }
 
 /// By name.
@@ -91,7 +99,7 @@ pub(super) const USED: &[Definition] = &[
     define("message.max.bytes", Kind::Int(0, i32::MAX), Some("1048588"), CLUSTER, "Broker default of max.message.bytes."),
     define("metadata.log.dir", Kind::Str, None, FIXED, "Where the metadata log is, if not in the first log directory."),
     define("min.insync.replicas", Kind::Int(1, i32::MAX), Some("1"), CLUSTER, "Broker default of the topic setting of this name."),
-    define("node.id", Kind::Int(0, i32::MAX), None, FIXED, "This node's number in the cluster."),
+    define("node.id", Kind::Int(0, i32::MAX), Some("1"), FIXED, "This node's number in the cluster."),
     define("num.partitions", Kind::Int(1, i32::MAX), Some("1"), FIXED, "Partitions of topics made without a number of them."),
     define("offset.metadata.max.bytes", Kind::Int(i32::MIN, i32::MAX), Some("4096"), FIXED, "Most text a committed offset may carry."),
     define("offsets.commit.timeout.ms", Kind::Int(1, i32::MAX), Some("5000"), FIXED, "How long a commit waits for the replicas of the offsets topic."),
@@ -115,7 +123,9 @@ const PLUGIN_PREFIXES: &[&str] = &["rlmm.config.", "rsm.config.", "config.provid
 /// The definition of a broker setting; `None` if there is no such setting.
 pub fn broker_definition(name: &str) -> Option<&'static Definition> {
     [USED, OTHERS].into_iter().find_map(|table| {
-        let at = table.binary_search_by_key(&name, |definition| definition.name).ok()?;
+        let at = table
+            .binary_search_by_key(&name, |definition| definition.name)
+            .ok()?;
         Some(&table[at])
     })
 }
@@ -131,14 +141,20 @@ pub fn broker_definitions() -> Vec<&'static Definition> {
 pub fn listener_setting(name: &str) -> Option<&'static Definition> {
     let (listener, setting) = name.strip_prefix(LISTENER_PREFIX)?.split_once('.')?;
     // SASL settings name the mechanism before the setting: `<listener>.<mechanism>.<setting>`.
-    let inner = || setting.split_once('.').and_then(|(_, setting)| broker_definition(setting));
+    let inner = || {
+        setting
+            .split_once('.')
+            .and_then(|(_, setting)| broker_definition(setting))
+    };
     let known = broker_definition(setting).or_else(inner);
     known.filter(|_| !listener.is_empty())
 }
 
 /// Whether `name` belongs to a plugin of Kafka's; such settings mean nothing here.
 pub fn is_plugin_setting(name: &str) -> bool {
-    PLUGIN_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    PLUGIN_PREFIXES
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -152,7 +168,10 @@ mod tests {
             assert!(table.windows(2).all(|pair| pair[0].name < pair[1].name));
         }
         let all = broker_definitions();
-        assert!(all.windows(2).all(|pair| pair[0].name < pair[1].name), "in one table only");
+        assert!(
+            all.windows(2).all(|pair| pair[0].name < pair[1].name),
+            "in one table only"
+        );
         for definition in all {
             if let Some(default) = definition.default {
                 check(definition.name, definition.kind, default).unwrap();
@@ -163,9 +182,16 @@ mod tests {
 
     #[test]
     fn settings_of_one_listener_and_of_plugins_are_known() {
-        assert_eq!(listener_setting("listener.name.external.max.connections").unwrap().name, "max.connections");
         assert_eq!(
-            listener_setting("listener.name.external.scram-sha-256.sasl.jaas.config").unwrap().name,
+            listener_setting("listener.name.external.max.connections")
+                .unwrap()
+                .name,
+            "max.connections"
+        );
+        assert_eq!(
+            listener_setting("listener.name.external.scram-sha-256.sasl.jaas.config")
+                .unwrap()
+                .name,
             "sasl.jaas.config"
         );
         assert!(listener_setting("listener.name.external.max.conections").is_none());

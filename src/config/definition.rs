@@ -96,14 +96,22 @@ pub struct BadValue {
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Invalid value {} for configuration {}: {}", self.value, self.name, self.why)
+        write!(
+            f,
+            "Invalid value {} for configuration {}: {}",
+            self.value, self.name, self.why
+        )
     }
 }
 
 /// Checks `value` against `kind`, in the words Kafka's clients show their users.
 pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
     let bad = |why: String| {
-        Err(BadValue { name: name.to_owned(), value: value.to_owned(), why })
+        Err(BadValue {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            why,
+        })
     };
     let value = value.trim();
     fn within<T: PartialOrd + fmt::Display>(value: T, least: T, most: T) -> Option<String> {
@@ -130,7 +138,9 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
         },
         Kind::IntOr(other, least, most) => match value.parse::<i32>() {
             Ok(number) if number == other || (least..=most).contains(&number) => None,
-            Ok(_) => Some(format!("Value must be between {least} and {most} or equal to {other}")),
+            Ok(_) => Some(format!(
+                "Value must be between {least} and {most} or equal to {other}"
+            )),
             Err(_) => return bad("Not a number of type INT".into()),
         },
         Kind::Short(least, most) => match value.parse() {
@@ -163,7 +173,9 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
             return if value == "*" || items(value).all(is_replica) {
                 Ok(())
             } else {
-                bad(format!("{name} must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."))
+                bad(format!(
+                    "{name} must be the literal '*' or a list of replicas in the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+                ))
             };
         }
         Kind::Str | Kind::List | Kind::Class | Kind::Password => None,
@@ -176,8 +188,9 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
 
 /// `partition:broker`
 fn is_replica(item: &str) -> bool {
-    item.split_once(':')
-        .is_some_and(|(partition, broker)| partition.parse::<u32>().is_ok() && broker.parse::<u32>().is_ok())
+    item.split_once(':').is_some_and(|(partition, broker)| {
+        partition.parse::<u32>().is_ok() && broker.parse::<u32>().is_ok()
+    })
 }
 
 /// A value as tools are shown it: blanks around it and around the items of a list are not part of
@@ -192,7 +205,10 @@ pub fn shown(kind: Kind, value: &str) -> String {
 
 /// The items of a comma-separated list.
 pub fn items(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|item| !item.is_empty())
+    value
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
 }
 
 #[cfg(test)]
@@ -217,7 +233,10 @@ mod tests {
         );
         assert!(check("k", Kind::IntOr(-1, 1, 9), "-1").is_ok());
         for bad in ["x", "1", "1:x", "-1:2", "*,1:2"] {
-            assert!(say(Kind::Replicas, bad).contains("the literal '*'"), "{bad}");
+            assert!(
+                say(Kind::Replicas, bad).contains("the literal '*'"),
+                "{bad}"
+            );
         }
         for good in ["", "*", "0:1,1:2"] {
             assert!(check("k", Kind::Replicas, good).is_ok(), "{good}");

@@ -25,7 +25,15 @@ const fn define(
     default: &'static str,
     doc: &'static str,
 ) -> GroupDefinition {
-    GroupDefinition { name, kind, broker_synonym, least: bounds.0, most: bounds.1, default, doc }
+    GroupDefinition {
+        name,
+        kind,
+        broker_synonym,
+        least: bounds.0,
+        most: bounds.1,
+        default,
+        doc,
+    }
 }
 
 const FREE: (&str, &str) = ("", "");
@@ -71,7 +79,9 @@ pub fn group_definitions() -> &'static [GroupDefinition] {
 }
 
 pub fn group_definition(name: &str) -> Option<&'static GroupDefinition> {
-    GROUP_SETTINGS.iter().find(|definition| definition.name == name)
+    GROUP_SETTINGS
+        .iter()
+        .find(|definition| definition.name == name)
 }
 
 /// All settings of client-metrics subscriptions, by name.
@@ -80,7 +90,9 @@ pub fn client_metrics_definitions() -> &'static [GroupDefinition] {
 }
 
 pub fn client_metrics_definition(name: &str) -> Option<&'static GroupDefinition> {
-    CLIENT_METRICS_SETTINGS.iter().find(|definition| definition.name == name)
+    CLIENT_METRICS_SETTINGS
+        .iter()
+        .find(|definition| definition.name == name)
 }
 
 #[cfg(test)]
@@ -93,10 +105,18 @@ mod tests {
         for definition in GROUP_SETTINGS.iter().chain(CLIENT_METRICS_SETTINGS) {
             check(definition.name, definition.kind, definition.default).unwrap();
             for broker in [definition.broker_synonym, definition.least, definition.most] {
-                assert!(broker.is_empty() || broker_definition(broker).is_some(), "{broker}");
+                assert!(
+                    broker.is_empty() || broker_definition(broker).is_some(),
+                    "{broker}"
+                );
             }
             if let Some(broker) = broker_definition(definition.broker_synonym) {
-                assert_eq!(broker.default, Some(definition.default), "{}", definition.name);
+                assert_eq!(
+                    broker.default,
+                    Some(definition.default),
+                    "{}",
+                    definition.name
+                );
             }
         }
     }

@@ -37,7 +37,11 @@ pub struct Synonym {
 
 impl Synonym {
     fn new(name: &str, value: &str, source: Source) -> Synonym {
-        Synonym { name: name.to_owned(), value: Some(value.to_owned()), source: source as i8 }
+        Synonym {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            source: source as i8,
+        }
     }
 }
 
@@ -72,11 +76,16 @@ impl Layers<'_> {
         let mut words = Vec::new();
         let mut say = |name: &str, value: &str, source: Source| {
             let value = (!sensitive).then(|| value.to_owned());
-            words.push(Synonym { name: name.to_owned(), value, source: source as i8 });
+            words.push(Synonym {
+                name: name.to_owned(),
+                value,
+                source: source as i8,
+            });
         };
-        for (values, source) in
-            [(self.broker, Source::DynamicBroker), (self.cluster, Source::DynamicDefaultBroker)]
-        {
+        for (values, source) in [
+            (self.broker, Source::DynamicBroker),
+            (self.cluster, Source::DynamicDefaultBroker),
+        ] {
             for name in &names {
                 if let Some(value) = values.and_then(|values| values.get(*name)) {
                     say(name, value, source);
@@ -89,11 +98,15 @@ impl Layers<'_> {
             }
         }
         for name in &names {
-            if let Some(default) = broker_definition(name).and_then(|definition| definition.default) {
+            if let Some(default) = broker_definition(name).and_then(|definition| definition.default)
+            {
                 say(name, default, Source::Default);
             }
         }
-        let own = words.iter().position(|word| word.name == name).unwrap_or(words.len());
+        let own = words
+            .iter()
+            .position(|word| word.name == name)
+            .unwrap_or(words.len());
         words.split_off(own)
     }
 
@@ -102,7 +115,9 @@ impl Layers<'_> {
         if let Some(value) = topic.get(name) {
             return value.clone();
         }
-        let Some(definition) = topic_definition(name) else { return String::new() };
+        let Some(definition) = topic_definition(name) else {
+            return String::new();
+        };
         self.inherited(definition).0
     }
 
@@ -112,9 +127,10 @@ impl Layers<'_> {
             "" => Vec::new(),
             name => names(name),
         };
-        for (values, source) in
-            [(self.broker, Source::DynamicBroker), (self.cluster, Source::DynamicDefaultBroker)]
-        {
+        for (values, source) in [
+            (self.broker, Source::DynamicBroker),
+            (self.cluster, Source::DynamicDefaultBroker),
+        ] {
             for (name, unit_ms) in &names {
                 if let Some(value) = values.and_then(|values| values.get(*name)) {
                     return (in_ms(value, *unit_ms), source);
@@ -135,13 +151,21 @@ impl Layers<'_> {
             .iter()
             .map(|definition| {
                 let own = topic.get(definition.name);
-                let mut synonyms: Vec<Synonym> =
-                    own.map(|value| Synonym::new(definition.name, value, Source::Topic)).into_iter().collect();
+                let mut synonyms: Vec<Synonym> = own
+                    .map(|value| Synonym::new(definition.name, value, Source::Topic))
+                    .into_iter()
+                    .collect();
                 if !definition.broker_synonym.is_empty() {
                     synonyms.extend(self.words(definition.broker_synonym, false));
                 }
                 let value = own.cloned().unwrap_or_else(|| self.inherited(definition).0);
-                told(definition.name, definition.kind, &value, definition.doc, synonyms)
+                told(
+                    definition.name,
+                    definition.kind,
+                    &value,
+                    definition.doc,
+                    synonyms,
+                )
             })
             .collect()
     }
@@ -166,10 +190,13 @@ impl Layers<'_> {
             .into_iter()
             .filter(|known| !known.hidden || self.config.given(known.name).is_some())
             .map(|definition| self.describe_one(definition.name, definition));
-        let of_listeners = self.config.listener_settings().map(|(name, definition)| Described {
-            read_only: true,
-            ..self.describe_one(name, definition)
-        });
+        let of_listeners = self
+            .config
+            .listener_settings()
+            .map(|(name, definition)| Described {
+                read_only: true,
+                ..self.describe_one(name, definition)
+            });
         known.chain(of_listeners).collect()
     }
 
@@ -179,17 +206,23 @@ impl Layers<'_> {
         if name != definition.name {
             synonyms.extend(self.words(definition.name, sensitive));
         }
-        let dynamic = [self.broker, self.cluster]
-            .into_iter()
-            .find_map(|values| values.and_then(|values| values.get(name)).map(String::as_str));
+        let dynamic = [self.broker, self.cluster].into_iter().find_map(|values| {
+            values
+                .and_then(|values| values.get(name))
+                .map(String::as_str)
+        });
         let value = dynamic.or_else(|| self.config.value(name));
         Described {
             name,
             // What is secret is never told.
-            value: value.filter(|_| !sensitive).map(|value| shown(definition.kind, value)),
+            value: value
+                .filter(|_| !sensitive)
+                .map(|value| shown(definition.kind, value)),
             read_only: !definition.is_dynamic(),
             sensitive,
-            source: synonyms.first().map_or(Source::Default as i8, |first| first.source),
+            source: synonyms
+                .first()
+                .map_or(Source::Default as i8, |first| first.source),
             kind: definition.kind.code(),
             doc: definition.doc,
             synonyms,
@@ -226,17 +259,31 @@ impl Layers<'_> {
             .iter()
             .map(|definition| {
                 let own = group.get(definition.name);
-                let mut synonyms: Vec<Synonym> =
-                    own.map(|value| Synonym::new(definition.name, value, Source::Group)).into_iter().collect();
+                let mut synonyms: Vec<Synonym> = own
+                    .map(|value| Synonym::new(definition.name, value, Source::Group))
+                    .into_iter()
+                    .collect();
                 match definition.broker_synonym {
-                    "" => synonyms.push(Synonym::new(definition.name, definition.default, Source::Default)),
+                    "" => synonyms.push(Synonym::new(
+                        definition.name,
+                        definition.default,
+                        Source::Default,
+                    )),
                     broker => synonyms.extend(self.words(broker, false)),
                 }
-                let value = own.cloned().unwrap_or_else(|| match definition.broker_synonym {
-                    "" => definition.default.to_owned(),
-                    broker => self.broker_value(broker),
-                });
-                told(definition.name, definition.kind, &value, definition.doc, synonyms)
+                let value = own
+                    .cloned()
+                    .unwrap_or_else(|| match definition.broker_synonym {
+                        "" => definition.default.to_owned(),
+                        broker => self.broker_value(broker),
+                    });
+                told(
+                    definition.name,
+                    definition.kind,
+                    &value,
+                    definition.doc,
+                    synonyms,
+                )
             })
             .collect()
     }
@@ -245,7 +292,11 @@ impl Layers<'_> {
     pub fn broker_value(&self, name: &str) -> String {
         [self.broker, self.cluster]
             .into_iter()
-            .find_map(|values| values.and_then(|values| values.get(name)).map(String::as_str))
+            .find_map(|values| {
+                values
+                    .and_then(|values| values.get(name))
+                    .map(String::as_str)
+            })
             .or_else(|| self.config.value(name))
             .unwrap_or_default()
             .to_owned()
@@ -253,7 +304,9 @@ impl Layers<'_> {
 
     /// `min.insync.replicas` of a topic.
     pub fn min_in_sync(&self, topic: &Values) -> usize {
-        self.topic_value("min.insync.replicas", topic).parse().unwrap_or(1)
+        self.topic_value("min.insync.replicas", topic)
+            .parse()
+            .unwrap_or(1)
     }
 
     /// What a partition's log runs with.
@@ -264,10 +317,16 @@ impl Layers<'_> {
         let policy = text("cleanup.policy");
         let (compression, compression_level) = match text("compression.type").as_str() {
             "uncompressed" => (Some(Codec::None), None),
-            "gzip" => (Some(Codec::Gzip), Some(long("compression.gzip.level") as i32)),
+            "gzip" => (
+                Some(Codec::Gzip),
+                Some(long("compression.gzip.level") as i32),
+            ),
             "snappy" => (Some(Codec::Snappy), None),
             "lz4" => (Some(Codec::Lz4), Some(long("compression.lz4.level") as i32)),
-            "zstd" => (Some(Codec::Zstd), Some(long("compression.zstd.level") as i32)),
+            "zstd" => (
+                Some(Codec::Zstd),
+                Some(long("compression.zstd.level") as i32),
+            ),
             _ => (None, None),
         };
         LogConfig {
@@ -317,19 +376,33 @@ pub fn describe_client_metrics(subscription: &Values) -> Vec<Described> {
                 None => Synonym::new(definition.name, definition.default, Source::Default),
             };
             let value = own.map_or(definition.default, String::as_str);
-            told(definition.name, definition.kind, value, definition.doc, vec![synonym])
+            told(
+                definition.name,
+                definition.kind,
+                value,
+                definition.doc,
+                vec![synonym],
+            )
         })
         .collect()
 }
 
 /// A setting that may always be changed and is no secret.
-fn told(name: &'static str, kind: Kind, value: &str, doc: &'static str, synonyms: Vec<Synonym>) -> Described {
+fn told(
+    name: &'static str,
+    kind: Kind,
+    value: &str,
+    doc: &'static str,
+    synonyms: Vec<Synonym>,
+) -> Described {
     Described {
         name,
         value: Some(shown(kind, value)),
         read_only: false,
         sensitive: false,
-        source: synonyms.first().map_or(Source::Default as i8, |first| first.source),
+        source: synonyms
+            .first()
+            .map_or(Source::Default as i8, |first| first.source),
         kind: kind.code(),
         doc,
         synonyms,
@@ -339,11 +412,20 @@ fn told(name: &'static str, kind: Kind, value: &str, doc: &'static str, synonyms
 /// The names a broker setting goes by, the one that wins first, with the unit of each in
 /// milliseconds where the setting is a time. Any of them is a name of all.
 fn names(name: &str) -> Vec<(&str, i64)> {
-    const RETENTION: [(&str, i64); 3] =
-        [("log.retention.ms", 1), ("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)];
+    const RETENTION: [(&str, i64); 3] = [
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", MINUTE_MS),
+        ("log.retention.hours", HOUR_MS),
+    ];
     const ROLL: [(&str, i64); 2] = [("log.roll.ms", 1), ("log.roll.hours", HOUR_MS)];
-    const JITTER: [(&str, i64); 2] = [("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", HOUR_MS)];
-    const FLUSH: [(&str, i64); 2] = [("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)];
+    const JITTER: [(&str, i64); 2] = [
+        ("log.roll.jitter.ms", 1),
+        ("log.roll.jitter.hours", HOUR_MS),
+    ];
+    const FLUSH: [(&str, i64); 2] = [
+        ("log.flush.interval.ms", 1),
+        ("log.flush.scheduler.interval.ms", 1),
+    ];
     [&RETENTION[..], &ROLL, &JITTER, &FLUSH]
         .into_iter()
         .find(|group| group.iter().any(|(known, _)| *known == name))
@@ -372,7 +454,10 @@ mod tests {
     }
 
     fn values(pairs: &[(&str, &str)]) -> Values {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[test]
@@ -381,15 +466,27 @@ mod tests {
         let cluster = values(&[("log.segment.bytes", "3145728")]);
         let broker = values(&[("log.segment.bytes", "4194304")]);
         let topic = values(&[("segment.bytes", "5242880")]);
-        let bare = Layers { config: &config, broker: None, cluster: None };
+        let bare = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
         let none = Values::new();
         assert_eq!(bare.topic_value("segment.bytes", &none), "2097152");
         assert_eq!(bare.topic_value("retention.ms", &none), "7200000");
         assert_eq!(bare.topic_value("max.message.bytes", &none), "1048588");
-        let all = Layers { config: &config, broker: Some(&broker), cluster: Some(&cluster) };
+        let all = Layers {
+            config: &config,
+            broker: Some(&broker),
+            cluster: Some(&cluster),
+        };
         assert_eq!(all.topic_value("segment.bytes", &none), "4194304");
         assert_eq!(all.topic_value("segment.bytes", &topic), "5242880");
-        let told = all.describe_topic(&topic).into_iter().find(|told| told.name == "segment.bytes").unwrap();
+        let told = all
+            .describe_topic(&topic)
+            .into_iter()
+            .find(|told| told.name == "segment.bytes")
+            .unwrap();
         let sources: Vec<i8> = told.synonyms.iter().map(|synonym| synonym.source).collect();
         assert_eq!(sources, [1, 2, 3, 4, 5]);
     }
@@ -399,9 +496,17 @@ mod tests {
         let none = Values::new();
         let value = |text| {
             let config = config(text);
-            Layers { config: &config, broker: None, cluster: None }.topic_value("retention.ms", &none)
+            Layers {
+                config: &config,
+                broker: None,
+                cluster: None,
+            }
+            .topic_value("retention.ms", &none)
         };
-        assert_eq!(value("log.retention.minutes=3\nlog.retention.hours=1"), "180000");
+        assert_eq!(
+            value("log.retention.minutes=3\nlog.retention.hours=1"),
+            "180000"
+        );
         assert_eq!(value("log.retention.ms=5\nlog.retention.minutes=3"), "5");
         assert_eq!(value("log.retention.hours=-1"), "-1");
     }
@@ -414,7 +519,13 @@ mod tests {
         let value = |synonym: &'_ Synonym| synonym.value.as_deref().unwrap_or("null").to_owned();
         told.synonyms
             .iter()
-            .map(|synonym| (synonym.name.as_str(), &*value(synonym).leak(), synonym.source))
+            .map(|synonym| {
+                (
+                    synonym.name.as_str(),
+                    &*value(synonym).leak(),
+                    synonym.source,
+                )
+            })
             .collect()
     }
 
@@ -426,19 +537,41 @@ mod tests {
              auto.create.topics.enable=FALSE",
         );
         let cluster = values(&[("log.retention.ms", "223456")]);
-        let bare = Layers { config: &config, broker: None, cluster: None };
+        let bare = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
         let none = Values::new();
         let topic = bare.describe_topic(&none);
         let told = find(&topic, "retention.ms");
-        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("7200000"), 5, vec![]));
+        assert_eq!(
+            (told.value.as_deref(), told.source, words(told)),
+            (Some("7200000"), 5, vec![])
+        );
         let told = find(&topic, "flush.ms");
-        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("5000"), 5, vec![]));
+        assert_eq!(
+            (told.value.as_deref(), told.source, words(told)),
+            (Some("5000"), 5, vec![])
+        );
         let told = find(&topic, "cleanup.policy");
-        let expected = vec![("log.cleanup.policy", "compact, delete", 4), ("log.cleanup.policy", "delete", 5)];
-        assert_eq!((told.value.as_deref(), told.source, words(told)), (Some("compact,delete"), 4, expected));
-        assert_eq!(find(&bare.describe_new_topic(&none), "retention.ms").source, 4);
+        let expected = vec![
+            ("log.cleanup.policy", "compact, delete", 4),
+            ("log.cleanup.policy", "delete", 5),
+        ];
+        assert_eq!(
+            (told.value.as_deref(), told.source, words(told)),
+            (Some("compact,delete"), 4, expected)
+        );
+        assert_eq!(
+            find(&bare.describe_new_topic(&none), "retention.ms").source,
+            4
+        );
 
-        let dynamic = Layers { cluster: Some(&cluster), ..bare };
+        let dynamic = Layers {
+            cluster: Some(&cluster),
+            ..bare
+        };
         let topic = dynamic.describe_topic(&none);
         let expected = vec![
             ("log.retention.ms", "223456", 3),
@@ -448,18 +581,34 @@ mod tests {
         assert_eq!(words(find(&topic, "retention.ms")), expected);
         let broker = dynamic.describe_broker();
         let told = find(&broker, "log.retention.ms");
-        assert_eq!((told.value.as_deref(), told.source, told.read_only), (Some("223456"), 3, false));
+        assert_eq!(
+            (told.value.as_deref(), told.source, told.read_only),
+            (Some("223456"), 3, false)
+        );
         let told = find(&broker, "log.retention.hours");
-        assert_eq!(words(told), vec![("log.retention.hours", "2", 4), ("log.retention.hours", "168", 5)]);
+        assert_eq!(
+            words(told),
+            vec![
+                ("log.retention.hours", "2", 4),
+                ("log.retention.hours", "168", 5)
+            ]
+        );
         let told = find(&broker, "auto.create.topics.enable");
-        assert_eq!((told.value.as_deref(), told.read_only, told.kind), (Some("false"), true, 1));
+        assert_eq!(
+            (told.value.as_deref(), told.read_only, told.kind),
+            (Some("false"), true, 1)
+        );
         assert_eq!(dynamic.describe_cluster().len(), 1);
     }
 
     #[test]
     fn what_is_secret_is_never_told() {
         let config = config("ssl.keystore.password=hush");
-        let layers = Layers { config: &config, broker: None, cluster: None };
+        let layers = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
         let broker = layers.describe_broker();
         let told = find(&broker, "ssl.keystore.password");
         assert!(told.sensitive && told.value.is_none());
@@ -469,25 +618,47 @@ mod tests {
     #[test]
     fn settings_for_one_listener_are_told_with_what_they_replace() {
         let config = config("listener.name.plaintext.max.connections=7");
-        let layers = Layers { config: &config, broker: None, cluster: None };
+        let layers = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
         let broker = layers.describe_broker();
         let told = find(&broker, "listener.name.plaintext.max.connections");
-        let expected =
-            vec![("listener.name.plaintext.max.connections", "7", 4), ("max.connections", "2147483647", 5)];
-        assert_eq!((told.value.as_deref(), told.kind, words(told)), (Some("7"), 3, expected));
+        let expected = vec![
+            ("listener.name.plaintext.max.connections", "7", 4),
+            ("max.connections", "2147483647", 5),
+        ];
+        assert_eq!(
+            (told.value.as_deref(), told.kind, words(told)),
+            (Some("7"), 3, expected)
+        );
     }
 
     #[test]
     fn a_group_is_told_its_own_values_before_the_brokers() {
         let config = config("group.consumer.session.timeout.ms=46000");
-        let layers = Layers { config: &config, broker: None, cluster: None };
+        let layers = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
         let group = layers.describe_group(&values(&[("consumer.session.timeout.ms", "50000")]));
         let told = find(&group, "consumer.session.timeout.ms");
         let sources: Vec<i8> = told.synonyms.iter().map(|synonym| synonym.source).collect();
-        assert_eq!((told.value.as_deref(), sources), (Some("50000"), vec![8, 4, 5]));
+        assert_eq!(
+            (told.value.as_deref(), sources),
+            (Some("50000"), vec![8, 4, 5])
+        );
         let group = layers.describe_group(&Values::new());
-        assert_eq!(find(&group, "consumer.session.timeout.ms").value.as_deref(), Some("46000"));
-        assert_eq!(words(find(&group, "share.isolation.level")), vec![("share.isolation.level", "read_uncommitted", 5)]);
+        assert_eq!(
+            find(&group, "consumer.session.timeout.ms").value.as_deref(),
+            Some("46000")
+        );
+        assert_eq!(
+            words(find(&group, "share.isolation.level")),
+            vec![("share.isolation.level", "read_uncommitted", 5)]
+        );
         let metrics = describe_client_metrics(&values(&[("interval.ms", "100")]));
         assert_eq!(find(&metrics, "interval.ms").source, 7);
     }
@@ -495,8 +666,15 @@ mod tests {
     #[test]
     fn a_log_runs_with_what_its_topic_says() {
         let config = config("");
-        let layers = Layers { config: &config, broker: None, cluster: None };
-        let topic = values(&[("cleanup.policy", "compact,delete"), ("flush.messages", "1")]);
+        let layers = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
+        let topic = values(&[
+            ("cleanup.policy", "compact,delete"),
+            ("flush.messages", "1"),
+        ]);
         let log = layers.log_config(&topic);
         assert!(log.compact && log.delete);
         assert_eq!(log.flush_messages, 1);

@@ -41,7 +41,10 @@ pub fn parse(text: &str) -> Result<Vec<Listener>, String> {
     for item in super::definition::items(text) {
         let listener = parse_one(item)?;
         if listeners.iter().any(|other| other.name == listener.name) {
-            return Err(format!("Each listener must have a different name: {} stands twice", listener.name));
+            return Err(format!(
+                "Each listener must have a different name: {} stands twice",
+                listener.name
+            ));
         }
         listeners.push(listener);
     }
@@ -56,8 +59,15 @@ fn parse_one(item: &str) -> Result<Listener, String> {
     if name.is_empty() {
         return Err(form());
     }
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    Ok(Listener { name: name.to_ascii_uppercase(), host: host.to_owned(), port })
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    Ok(Listener {
+        name: name.to_ascii_uppercase(),
+        host: host.to_owned(),
+        port,
+    })
 }
 
 #[cfg(test)]
@@ -67,9 +77,29 @@ mod tests {
     #[test]
     fn listeners_are_read_with_names_hosts_and_ports() {
         let listeners = parse("PLAINTEXT://:9092, internal://[::1]:0").unwrap();
-        assert_eq!(listeners[0], Listener { name: "PLAINTEXT".into(), host: String::new(), port: 9092 });
-        assert_eq!(listeners[1], Listener { name: "INTERNAL".into(), host: "::1".into(), port: 0 });
-        for bad in ["localhost:9092", "A://x", "A://x:99999", "://x:1", "A://:1,A://:2"] {
+        assert_eq!(
+            listeners[0],
+            Listener {
+                name: "PLAINTEXT".into(),
+                host: String::new(),
+                port: 9092
+            }
+        );
+        assert_eq!(
+            listeners[1],
+            Listener {
+                name: "INTERNAL".into(),
+                host: "::1".into(),
+                port: 0
+            }
+        );
+        for bad in [
+            "localhost:9092",
+            "A://x",
+            "A://x:99999",
+            "://x:1",
+            "A://:1,A://:2",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

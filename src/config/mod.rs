@@ -21,7 +21,8 @@ pub use broker::{BrokerConfig, ConfigError};
 pub use broker_table::{broker_definition, broker_definitions, listener_setting};
 pub use definition::{Definition, Kind, Update};
 pub use group_table::{
-    GroupDefinition, client_metrics_definition, client_metrics_definitions, group_definition, group_definitions,
+    GroupDefinition, client_metrics_definition, client_metrics_definitions, group_definition,
+    group_definitions,
 };
 pub use layers::{Described, Synonym};
 pub use topic_table::{TopicDefinition, topic_definition, topic_definitions};

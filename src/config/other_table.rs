@@ -9,13 +9,39 @@ const BROKER: Update = Update::PerBroker;
 const CLUSTER: Update = Update::ClusterWide;
 const DOC: &str = "Accepted for the sake of Kafka's files; without effect here.";
 
-const fn other(name: &'static str, kind: Kind, default: Option<&'static str>, update: Update) -> Definition {
-    Definition { name, kind, default, update, used: false, hidden: false, doc: DOC }
+const fn other(
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    update: Update,
+) -> Definition {
+    Definition {
+        name,
+        kind,
+        default,
+        update,
+        used: false,
+        hidden: false,
+        doc: DOC,
+    }
 }
 
 /// Kafka's internal settings: accepted, but told to no tool unless they were given.
-const fn hidden(name: &'static str, kind: Kind, default: Option<&'static str>, update: Update) -> Definition {
-    Definition { name, kind, default, update, used: false, hidden: true, doc: DOC }
+const fn hidden(
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    update: Update,
+) -> Definition {
+    Definition {
+        name,
+        kind,
+        default,
+        update,
+        used: false,
+        hidden: true,
+        doc: DOC,
+    }
 }
 
 /// By name.

@@ -53,14 +53,25 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Property>, SyntaxError> {
                 None => break,
             }
         }
-        let error = |what| SyntaxError { name: name.to_owned(), line, what };
+        let error = |what| SyntaxError {
+            name: name.to_owned(),
+            line,
+            what,
+        };
         let (key, value) = split(&logical);
         let key = unescape(key).map_err(error)?;
         if key.is_empty() {
             return Err(error("a line without a key"));
         }
         let value = unescape(value).map_err(error)?.trim_end().to_owned();
-        found.push(Property { key, value, origin: Origin::File { name: name.to_owned(), line } });
+        found.push(Property {
+            key,
+            value,
+            origin: Origin::File {
+                name: name.to_owned(),
+                line,
+            },
+        });
     }
     Ok(found)
 }
@@ -101,8 +112,13 @@ fn unescape(text: &str) -> Result<String, &'static str> {
             Some('f') => out.push('\u{c}'),
             Some('u') => {
                 let digits: String = chars.by_ref().take(4).collect();
-                let code = u32::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 4);
-                out.push(code.and_then(char::from_u32).ok_or("\\u needs four hexadecimal digits")?);
+                let code = u32::from_str_radix(&digits, 16)
+                    .ok()
+                    .filter(|_| digits.len() == 4);
+                out.push(
+                    code.and_then(char::from_u32)
+                        .ok_or("\\u needs four hexadecimal digits")?,
+                );
             }
             Some(other) => out.push(other),
             None => {}
@@ -116,23 +132,47 @@ mod tests {
     use super::*;
 
     fn pairs(text: &str) -> Vec<(String, String)> {
-        parse("f", text).unwrap().into_iter().map(|p| (p.key, p.value)).collect()
+        parse("f", text)
+            .unwrap()
+            .into_iter()
+            .map(|p| (p.key, p.value))
+            .collect()
     }
 
     #[test]
     fn the_forms_of_java_properties_are_read() {
         let text = "# comment\n! comment\n\n a = 1 \nb:2\nc 3\nd=\n  e\\=f=x\\ty\nlong=a,\\\n  b\nu=\\u00e4\n";
-        let expected = [("a", "1"), ("b", "2"), ("c", "3"), ("d", ""), ("e=f", "x\ty"), ("long", "a,b"), ("u", "ä")];
-        let expected: Vec<_> = expected.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let expected = [
+            ("a", "1"),
+            ("b", "2"),
+            ("c", "3"),
+            ("d", ""),
+            ("e=f", "x\ty"),
+            ("long", "a,b"),
+            ("u", "ä"),
+        ];
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
         assert_eq!(pairs(text), expected);
     }
 
     #[test]
     fn an_error_names_file_and_line() {
         let error = parse("server.properties", "a=1\nb=\\u00g0").unwrap_err();
-        assert_eq!(error.to_string(), "server.properties:2: \\u needs four hexadecimal digits");
+        assert_eq!(
+            error.to_string(),
+            "server.properties:2: \\u needs four hexadecimal digits"
+        );
         assert_eq!(parse("f", "=v").unwrap_err().line, 1);
         let third = &parse("f", "a=1\nb=2\\\n2\nc=3").unwrap()[2];
-        assert_eq!(third.origin, Origin::File { name: "f".into(), line: 4 });
+        assert_eq!(
+            third.origin,
+            Origin::File {
+                name: "f".into(),
+                line: 4
+            }
+        );
     }
 }

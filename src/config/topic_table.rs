@@ -20,7 +20,13 @@ const fn define(
     default: &'static str,
     doc: &'static str,
 ) -> TopicDefinition {
-    TopicDefinition { name, kind, broker_synonym, default, doc }
+    TopicDefinition {
+        name,
+        kind,
+        broker_synonym,
+        default,
+        doc,
+    }
 }
 
 /// By name.
@@ -73,7 +79,9 @@ pub fn topic_definitions() -> &'static [TopicDefinition] {
 
 /// The definition of a topic setting; `None` if there is no such setting.
 pub fn topic_definition(name: &str) -> Option<&'static TopicDefinition> {
-    let at = TOPIC_SETTINGS.binary_search_by_key(&name, |definition| definition.name).ok()?;
+    let at = TOPIC_SETTINGS
+        .binary_search_by_key(&name, |definition| definition.name)
+        .ok()?;
     Some(&TOPIC_SETTINGS[at])
 }
 
@@ -84,10 +92,17 @@ mod tests {
     #[test]
     fn every_topic_setting_is_found_and_its_default_is_allowed() {
         for definition in TOPIC_SETTINGS {
-            assert_eq!(topic_definition(definition.name).map(|found| found.name), Some(definition.name));
-            super::super::definition::check(definition.name, definition.kind, definition.default).unwrap();
+            assert_eq!(
+                topic_definition(definition.name).map(|found| found.name),
+                Some(definition.name)
+            );
+            super::super::definition::check(definition.name, definition.kind, definition.default)
+                .unwrap();
             let synonym = definition.broker_synonym;
-            assert!(synonym.is_empty() || super::super::broker_definition(synonym).is_some(), "{synonym}");
+            assert!(
+                synonym.is_empty() || super::super::broker_definition(synonym).is_some(),
+                "{synonym}"
+            );
         }
     }
 }
