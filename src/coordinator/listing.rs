@@ -6,7 +6,7 @@ use ahash::AHashMap;
 
 use super::appends::Change;
 use super::effects::{Call, Effect, Effects, ReplyToken, Response};
-use super::group::GroupState;
+use super::group::{Group, GroupState};
 use super::records::ForeignKind;
 use super::refusal;
 use super::shard_state::GroupCoordinatorShard;
@@ -97,6 +97,12 @@ impl GroupCoordinatorShard {
             members: group.described_members(),
             ..Default::default()
         }
+    }
+
+    /// A group's generation and state, for tests and the command line.
+    pub fn group_summary(&self, id: &str) -> Option<(i32, &'static str, usize)> {
+        let summary = |group: &Group| (group.generation, group.state().name(), group.len());
+        self.groups.get(id).map(summary)
     }
 
     /// Deletes groups without members, with their offsets. Answers `token` with one result per id,

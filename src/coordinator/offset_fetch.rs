@@ -2,7 +2,6 @@
 //! splits a request into groups, answers one group from its shard, and puts the answer together.
 //! Reads only; runs on the core of the group's partition (the splitting on any).
 
-use super::group::Group;
 use super::offset_commit::TopicLookup;
 use super::offsets::OffsetAndMetadata;
 use super::refusal::{self, offset_fetch_partition};
@@ -199,12 +198,6 @@ impl GroupCoordinatorShard {
     fn is_unstable(&self, group: &str, topic: &str, partition: i32) -> bool {
         self.offsets.is_pending(group, topic, partition)
             || self.offsets.is_in_flight(group, topic, partition)
-    }
-
-    /// A group's generation and state, for tests and the command line.
-    pub fn group_summary(&self, id: &str) -> Option<(i32, &'static str, usize)> {
-        let summary = |group: &Group| (group.generation, group.state().name(), group.len());
-        self.groups.get(id).map(summary)
     }
 }
 

@@ -57,6 +57,18 @@ pub(super) enum RecordKey {
     Other,
 }
 
+impl RecordKey {
+    /// Every string of the key.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Str> {
+        let (group, topic) = match self {
+            RecordKey::Offset { group, topic, .. } => (Some(group), Some(topic)),
+            RecordKey::Group { group } | RecordKey::Foreign { group, .. } => (Some(group), None),
+            RecordKey::Other => (None, None),
+        };
+        group.into_iter().chain(topic)
+    }
+}
+
 pub(super) fn read_key(key: &Bytes) -> Result<RecordKey, DecodeError> {
     let mut reader = Reader::new(key.clone());
     let kind = reader.i16("type")?;
@@ -229,6 +241,6 @@ fn prefixed<M: Message>(prefix: i16, version: i16, body: &M) -> Bytes {
     let mut writer = Writer::new();
     writer.i16(prefix);
     body.encode(&mut writer, version)
-        .expect("strings longer than the wire allows are refused when they arrive");
+        .expect("strings longer than the wire allows are refused when they arrive or are replayed");
     writer.into_bytes()
 }

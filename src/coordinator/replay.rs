@@ -8,6 +8,7 @@ use super::appends::Change;
 use super::group::Group;
 use super::member::{Member, Protocol};
 use super::records::{self, RecordKey};
+use super::refusal::fits;
 use super::shard_state::{GroupCoordinatorShard, Phase};
 use crate::rt::Instant;
 use crate::wire::batch::{Batch, BatchError};
@@ -24,6 +25,9 @@ const INFLATED_BATCH_BYTES_MAX: usize = 128 << 20;
 pub enum ReplayError {
     #[error("record at offset {offset}: {source}")]
     Record { offset: i64, source: DecodeError },
+    /// Malformed UTF-8 grew beyond what a string can carry when it was read.
+    #[error("record at offset {offset}: a name is too long to be written again")]
+    Name { offset: i64 },
     #[error("batch at offset {offset}: {source}")]
     Batch { offset: i64, source: BatchError },
 }
@@ -79,7 +83,11 @@ impl GroupCoordinatorShard {
             Phase::Unloaded => return Ok(()),
         }
         let malformed = |source| ReplayError::Record { offset, source };
-        match (records::read_key(key).map_err(malformed)?, value) {
+        let key = records::read_key(key).map_err(malformed)?;
+        if !key.names().all(|name| fits(name)) {
+            return Err(ReplayError::Name { offset });
+        }
+        match (key, value) {
             (RecordKey::Other, _) => {}
             (
                 RecordKey::Offset {
@@ -90,6 +98,9 @@ impl GroupCoordinatorShard {
                 Some(value),
             ) => {
                 let value = records::read_offset(value, offset).map_err(malformed)?;
+                if !fits(&value.metadata) {
+                    return Err(ReplayError::Name { offset });
+                }
                 let change = Change::CommitOffset {
                     group,
                     topic,
@@ -118,6 +129,9 @@ impl GroupCoordinatorShard {
             }
             (RecordKey::Group { group }, Some(value)) => {
                 let value = records::read_group(value).map_err(malformed)?;
+                if !names_of(&value).all(|name| fits(name)) {
+                    return Err(ReplayError::Name { offset });
+                }
                 self.restore_group(group, value);
             }
             (RecordKey::Group { group }, None) => {
@@ -225,4 +239,16 @@ impl GroupCoordinatorShard {
         group.subscribed_topics = group.read_subscriptions();
         self.groups.insert(id, group);
     }
+}
+
+/// Every string of a group's record.
+fn names_of(value: &GroupMetadataValue) -> impl Iterator<Item = &Str> {
+    let members = value.members.iter().flat_map(|member| {
+        let plain = [&member.member_id, &member.client_id, &member.client_host];
+        plain.into_iter().chain(&member.group_instance_id)
+    });
+    std::iter::once(&value.protocol_type)
+        .chain(&value.protocol)
+        .chain(&value.leader)
+        .chain(members)
 }

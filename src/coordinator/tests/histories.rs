@@ -415,12 +415,14 @@ impl Drop for TellSeed {
 
 #[test]
 fn no_history_breaks_a_promise() {
-    let first = std::env::var("HISTORY_SEED")
-        .ok()
-        .and_then(|seed| seed.parse::<u64>().ok());
-    let seeds = match first {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let seeds = match number("HISTORY_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..HISTORIES,
+        None => 0..number("HISTORIES").unwrap_or(HISTORIES),
     };
     for seed in seeds {
         let _told = TellSeed(seed);

@@ -404,3 +404,50 @@ fn listing_and_describing_know_states_and_types() {
     );
     assert_eq!(world.answer(join), None);
 }
+
+#[test]
+fn damaged_records_neither_panic_nor_corrupt_what_follows() {
+    for seed in 0..3_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut shard =
+            GroupCoordinatorShard::new(GroupSettings::default(), GroupLimits::default());
+        for (key, value) in [(GROUP_KEY, STABLE_GROUP), (OFFSET_KEY, OFFSET)] {
+            let mut value = hex(value).to_vec();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(0..value.len());
+                value[at] = rng.u8(..);
+            }
+            // An error is fine; the load stops there.
+            let _ = shard.replay_record(0, -1, &hex(key), Some(&Bytes::from(value)));
+        }
+        let clock = |ms: u64| Clock {
+            now: crate::rt::Instant(ms * 1_000_000),
+            wall_ms: START_WALL_MS + ms as i64,
+        };
+        let mut effects = vec![shard.finish_loading(clock(0))];
+        for minute in 1..200 {
+            effects.push(shard.on_tick(clock(minute * 60_000)));
+            while let Some(some) = effects.pop() {
+                for effect in some {
+                    if let Effect::Append { then, .. } = effect {
+                        effects.push(shard.append_done(then, Ok(9), clock(minute * 60_000)));
+                    }
+                }
+            }
+        }
+        for group in shard.groups.values() {
+            group.check();
+        }
+    }
+}
+
+#[test]
+fn names_that_grow_when_they_are_read_stop_the_load() {
+    // 20,000 bytes that are no UTF-8 become as many replacement characters of three bytes.
+    let mut key = vec![0, 2];
+    key.extend_from_slice(&20_000i16.to_be_bytes());
+    key.extend(std::iter::repeat_n(0xff, 20_000));
+    let mut shard = GroupCoordinatorShard::new(GroupSettings::default(), GroupLimits::default());
+    let outcome = shard.replay_record(3, -1, &Bytes::from(key), Some(&hex(NEW_GROUP)));
+    assert!(matches!(outcome, Err(ReplayError::Name { offset: 3 })));
+}
