@@ -220,3 +220,7 @@ pub fn dice<R>(decide: impl FnOnce(Dice<'_>) -> R) -> R {
     let mut roll = rt::random_u64;
     decide(Dice(&mut roll))
 }
+
+#[cfg(test)]
+#[path = "controller_tests.rs"]
+mod tests;

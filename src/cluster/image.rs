@@ -42,7 +42,7 @@ pub struct ApplyError {
 }
 
 /// See the module's words.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Image {
     /// The offset of the last record applied; -1 before the first.
     offset: i64,
@@ -53,6 +53,22 @@ pub struct Image {
     features: Arc<BTreeMap<String, i16>>,
     kept: Arc<Kept>,
     next_producer_id: i64,
+}
+
+impl Default for Image {
+    /// Nothing has been applied.
+    fn default() -> Image {
+        Image {
+            offset: -1,
+            topics: Arc::default(),
+            names: Arc::default(),
+            configs: Arc::default(),
+            brokers: Arc::default(),
+            features: Arc::default(),
+            kept: Arc::default(),
+            next_producer_id: 0,
+        }
+    }
 }
 
 impl Image {

@@ -1,0 +1,234 @@
+//! The controller on a real directory, on the ring: first start, restart, order of images.
+
+use super::*;
+use crate::cluster::image::ResourceType;
+use crate::cluster::topic_admin::create_topics;
+use crate::config::properties;
+use crate::rt::{RingPlan, run_ring};
+use crate::types::{LeaderEpoch, PartitionEpoch};
+use crate::wire::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
+use crate::wire::messages::feature_level_record::FeatureLevelRecord;
+use crate::wire::messages::partition_change_record::PartitionChangeRecord;
+use std::future::Future;
+use std::path::PathBuf;
+
+fn on_ring<F>(test: impl Fn(PathBuf) -> F + Clone + Send + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run_ring(RingPlan::default(), move |executor| {
+        let (test, path) = (test.clone(), path.clone());
+        async move {
+            if executor.is_control() {
+                test(path).await;
+            }
+        }
+    })
+    .unwrap();
+}
+
+async fn open(dir: &Path) -> Rc<Controller> {
+    let config =
+        BrokerConfig::from_properties(properties::parse("f", "node.id=1").unwrap()).unwrap();
+    Controller::open(dir, Arc::new(config)).await.unwrap()
+}
+
+async fn register(controller: &Controller) -> i64 {
+    let registration = Registration {
+        node: NodeId(1),
+        incarnation: Uuid::from_halves(8, rt::random_u64()),
+        endpoints: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
+        rack: None,
+        log_dirs: vec![Uuid::from_halves(4, 4)],
+    };
+    controller.register(registration).await.unwrap()
+}
+
+async fn create(controller: &Controller, name: &str) -> i16 {
+    let config = controller.config.clone();
+    let topic = CreatableTopic {
+        name: name.into(),
+        num_partitions: 2,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    let request = CreateTopicsRequest {
+        topics: vec![topic],
+        ..Default::default()
+    };
+    let response = controller
+        .change(move |image| dice(|dice| create_topics(image, &config, &request, dice)))
+        .await;
+    response.unwrap().topics[0].error_code
+}
+
+#[test]
+fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
+    on_ring(|dir| async move {
+        let controller = open(&dir).await;
+        let image = controller.image();
+        let features: Vec<_> = image.finalized_features().collect();
+        assert_eq!(features, [("metadata.version", 33)]);
+        let checkpoint = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint";
+        assert!(dir.join(checkpoint).exists());
+        assert_eq!(
+            create(&controller, "early").await,
+            38,
+            "no broker is registered yet"
+        );
+        let epoch = register(&controller).await;
+        let broker = controller.image().broker(NodeId(1)).unwrap().clone();
+        assert_eq!(
+            (broker.epoch.0, controller.image().offset()),
+            (epoch, epoch)
+        );
+        assert_eq!(create(&controller, "orders").await, 0);
+        let first = controller.allocate_producer_ids().await.unwrap();
+        assert_eq!(first, 0);
+        controller.fence().await.unwrap();
+        assert!(!controller.image().is_alive(NodeId(1)));
+        let before = controller.image();
+        drop(controller);
+
+        let controller = open(&dir).await;
+        let image = controller.image();
+        let topic = image.topic_by_name("orders").unwrap();
+        assert_eq!(topic.id, before.topic_by_name("orders").unwrap().id);
+        let partition = topic.partition(1).unwrap();
+        assert_eq!(partition.leader_epoch, LeaderEpoch(1));
+        assert_eq!(partition.partition_epoch, PartitionEpoch(1));
+        assert!(register(&controller).await > epoch);
+        assert!(controller.image().can_lead(NodeId(1)));
+        let next = controller.allocate_producer_ids().await.unwrap();
+        assert_eq!(next, PRODUCER_ID_BLOCK, "ids are never given out twice");
+    });
+}
+
+#[test]
+fn images_are_published_in_order_and_only_when_something_changed() {
+    on_ring(|dir| async move {
+        let controller = open(&dir).await;
+        let seen: Rc<RefCell<Vec<i64>>> = Rc::default();
+        let sink = seen.clone();
+        controller.on_publish(move |image| sink.borrow_mut().push(image.offset()));
+        register(&controller).await;
+        let both = [create(&controller, "a"), create(&controller, "b")];
+        assert_eq!(rt::join_all(both).await, [0, 0]);
+        assert_eq!(
+            create(&controller, "a").await,
+            36,
+            "refused: nothing to publish"
+        );
+        let seen = seen.borrow();
+        assert_eq!(seen.len(), 3);
+        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+        assert_eq!(controller.image().topics().count(), 2);
+    });
+}
+
+#[test]
+fn a_change_that_contradicts_the_metadata_never_reaches_the_log() {
+    on_ring(|dir| async move {
+        let controller = open(&dir).await;
+        let before = controller.image().offset();
+        let wrong = PartitionChangeRecord {
+            topic_id: Uuid::from_halves(1, 1),
+            ..Default::default()
+        };
+        let wrong = MetadataRecord::from(wrong);
+        let error = controller
+            .change(move |_| (vec![wrong], ()))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, MetadataLogError::Contradiction(_)),
+            "{error}"
+        );
+        assert_eq!(controller.image().offset(), before);
+        register(&controller).await;
+        drop(controller);
+        let controller = open(&dir).await;
+        assert!(controller.image().broker(NodeId(1)).is_some());
+    });
+}
+
+#[test]
+fn a_cluster_of_another_version_is_refused_and_features_not_built_are_lowered() {
+    on_ring(|dir| async move {
+        let controller = open(&dir).await;
+        let level = |name: &str, feature_level| {
+            MetadataRecord::from(FeatureLevelRecord {
+                name: name.into(),
+                feature_level,
+                ..Default::default()
+            })
+        };
+        let record = level("transaction.version", 2);
+        controller
+            .change(move |_| (vec![record], ()))
+            .await
+            .unwrap();
+        drop(controller);
+        let controller = open(&dir).await;
+        assert_eq!(controller.image().finalized_features().count(), 1);
+        let record = level("metadata.version", 34);
+        controller
+            .change(move |_| (vec![record], ()))
+            .await
+            .unwrap();
+        drop(controller);
+        let config = Arc::new(BrokerConfig::from_properties(Vec::new()).unwrap());
+        let error = Controller::open(&dir, config)
+            .await
+            .map(|_| ())
+            .unwrap_err();
+        assert!(matches!(error, MetadataLogError::Version(_)), "{error}");
+    });
+}
+
+#[test]
+fn settings_of_a_deleted_topic_do_not_come_back_with_its_name() {
+    on_ring(|dir| async move {
+        let controller = open(&dir).await;
+        register(&controller).await;
+        create(&controller, "t").await;
+        let config = controller.config.clone();
+        controller
+            .change(move |image| {
+                let changes = [crate::cluster::configs::ConfigChange::set(
+                    "flush.ms",
+                    Some("5"),
+                )];
+                let (kind, before) = (ResourceType::TOPIC, Default::default());
+                let after = crate::cluster::configs::alter_resource(
+                    image, &config, kind, "t", &changes, false,
+                )
+                .unwrap();
+                (
+                    crate::cluster::configs::difference(kind, "t", &before, &after),
+                    (),
+                )
+            })
+            .await
+            .unwrap();
+        let id = controller.image().topic_by_name("t").unwrap().id;
+        let removed = crate::wire::messages::remove_topic_record::RemoveTopicRecord {
+            topic_id: id,
+            ..Default::default()
+        };
+        let removed = MetadataRecord::from(removed);
+        controller
+            .change(move |_| (vec![removed], ()))
+            .await
+            .unwrap();
+        create(&controller, "t").await;
+        assert!(
+            controller
+                .image()
+                .config(ResourceType::TOPIC, "t")
+                .is_none()
+        );
+    });
+}
