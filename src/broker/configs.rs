@@ -3,7 +3,7 @@
 
 use super::request::Context;
 use super::topics::change;
-use crate::cluster::{ResourceType, check_topic_name, configs};
+use crate::cluster::{ResourceType, config_admin};
 use crate::config::{Described, Synonym};
 use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
 use crate::wire::messages::alter_configs_response::{
@@ -27,9 +27,10 @@ use std::time::Duration;
 /// A change of settings has no time-out of its own in the protocol.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Refusal = (ErrorCode, String);
-
-pub async fn describe(context: Rc<Context>, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
+pub async fn describe(
+    context: Rc<Context>,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
     let results = request
         .resources
         .iter()
@@ -58,50 +59,31 @@ pub async fn describe(context: Rc<Context>, request: DescribeConfigsRequest) -> 
             result
         })
         .collect();
-    DescribeConfigsResponse { results, ..Default::default() }
+    DescribeConfigsResponse {
+        results,
+        ..Default::default()
+    }
 }
 
 fn describe_resource(
     context: &Context,
     resource: &DescribeConfigsResource,
-) -> Result<Vec<Described>, Refusal> {
-    let image = context.shard.image();
-    let name = &*resource.resource_name;
+) -> Result<Vec<Described>, (ErrorCode, String)> {
     let kind = ResourceType(resource.resource_type);
-    let layers = configs::layers(&image, &context.shard.node.config);
-    let dynamic_only = |kind: ResourceType, name: &str| {
-        let values = image.config(kind, name).cloned().unwrap_or_default();
-        let known = layers.describe_broker();
-        known.into_iter().filter(|entry| values.contains_key(entry.name)).collect::<Vec<_>>()
-    };
-    match kind {
-        ResourceType::TOPIC => {
-            check_topic_name(name).map_err(|why| (ErrorCode::INVALID_TOPIC_EXCEPTION, why))?;
-            if image.topic_by_name(name).is_none() {
-                let error = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-                return Err((error, error.message().to_owned()));
-            }
-            Ok(layers.describe_topic(&image.config(kind, name).cloned().unwrap_or_default()))
-        }
-        // Without a name: what holds for all brokers.
-        ResourceType::BROKER if name.is_empty() => Ok(dynamic_only(kind, name)),
-        ResourceType::BROKER if name.parse() == Ok(context.shard.node.node.0) => {
-            Ok(layers.describe_broker())
-        }
-        ResourceType::BROKER => Err((
-            ErrorCode::INVALID_REQUEST,
-            format!("Unexpected broker id, expected {} or empty string, but received {name}", context.shard.node.node.0),
-        )),
-        // No settings of these kinds here.
-        ResourceType::BROKER_LOGGER | ResourceType::CLIENT_METRICS | ResourceType::GROUP => {
-            Ok(Vec::new())
-        }
-        other => Err((ErrorCode::INVALID_REQUEST, format!("Unsupported resource type: {}", other.0))),
-    }
+    config_admin::describe(
+        &context.shard.image(),
+        &context.shard.node.config,
+        kind,
+        &resource.resource_name,
+    )
 }
 
 fn told(entry: Described, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
-    let synonyms = if request.include_synonyms { entry.synonyms } else { Vec::new() };
+    let synonyms = if request.include_synonyms {
+        entry.synonyms
+    } else {
+        Vec::new()
+    };
     DescribeConfigsResourceResult {
         name: Str::from_static(entry.name),
         value: entry.value.map(Str::from),
@@ -110,15 +92,23 @@ fn told(entry: Described, request: &DescribeConfigsRequest) -> DescribeConfigsRe
         is_sensitive: entry.sensitive,
         synonyms: synonyms
             .into_iter()
-            .map(|Synonym { name, value, source }| DescribeConfigsSynonym {
-                name: Str::from(name),
-                value: value.map(Str::from),
-                source,
-                ..Default::default()
-            })
+            .map(
+                |Synonym {
+                     name,
+                     value,
+                     source,
+                 }| DescribeConfigsSynonym {
+                    name: Str::from(name),
+                    value: value.map(Str::from),
+                    source,
+                    ..Default::default()
+                },
+            )
             .collect(),
         config_type: entry.kind,
-        documentation: request.include_documentation.then(|| Str::from_static(entry.doc)),
+        documentation: request
+            .include_documentation
+            .then(|| Str::from_static(entry.doc)),
         ..Default::default()
     }
 }
@@ -129,7 +119,7 @@ pub async fn incremental_alter(
 ) -> IncrementalAlterConfigsResponse {
     let asked = request.clone();
     let decided = change(&context, CHANGE_TIMEOUT, move |image, config| {
-        configs::incremental_alter(image, config, &request)
+        config_admin::incremental_alter(image, config, &request)
     })
     .await;
     decided.unwrap_or_else(|error| IncrementalAlterConfigsResponse {
@@ -149,9 +139,10 @@ pub async fn incremental_alter(
 
 pub async fn alter(context: Rc<Context>, request: AlterConfigsRequest) -> AlterConfigsResponse {
     let asked = request.clone();
-    let decided =
-        change(&context, CHANGE_TIMEOUT, move |image, config| configs::alter(image, config, &request))
-            .await;
+    let decided = change(&context, CHANGE_TIMEOUT, move |image, config| {
+        config_admin::alter(image, config, &request)
+    })
+    .await;
     decided.unwrap_or_else(|error| AlterConfigsResponse {
         responses: asked
             .resources

@@ -16,8 +16,6 @@ use crate::wire::messages::config_record::ConfigRecord;
 use crate::wire::{ErrorCode, Str};
 use std::collections::BTreeMap;
 
-pub use super::config_admin::{alter, incremental_alter};
-
 /// What one entry does (IncrementalAlterConfigs' config_operation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigOp {

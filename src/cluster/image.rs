@@ -317,3 +317,7 @@ impl Image {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

@@ -151,9 +151,9 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
             Ok(number) => within(number, least, most),
             Err(_) => return bad("Not a number of type LONG".into()),
         },
-        Kind::Double(least, most) => match value.parse() {
-            Ok(number) => within(number, least, most),
-            Err(_) => return bad("Not a number of type DOUBLE".into()),
+        Kind::Double(least, most) => match value.parse::<f64>() {
+            Ok(number) if number.is_finite() => within(number, least, most),
+            _ => return bad("Not a number of type DOUBLE".into()),
         },
         Kind::OneOf(allowed) => {
             return if allowed.contains(&value) {
@@ -232,6 +232,10 @@ mod tests {
             "Invalid value 0 for configuration k: Value must be between 1 and 9 or equal to -1"
         );
         assert!(check("k", Kind::IntOr(-1, 1, 9), "-1").is_ok());
+        for bad in ["x", "nan", "inf", ""] {
+            assert!(say(Kind::Double(0.0, 1.0), bad).ends_with("DOUBLE"), "{bad}");
+        }
+        assert!(say(Kind::Double(0.0, 1.0), "1.5").ends_with("no more than 1"));
         for bad in ["x", "1", "1:x", "-1:2", "*,1:2"] {
             assert!(
                 say(Kind::Replicas, bad).contains("the literal '*'"),
