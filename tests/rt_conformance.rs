@@ -3,6 +3,9 @@
 //!
 //! Ring cases use real files in a temporary directory and loopback sockets on port 0.
 
+// A failed unwrap is how these cases fail.
+#![allow(clippy::unwrap_used)]
+
 #[path = "rt_conformance/files.rs"]
 mod files;
 #[path = "rt_conformance/lanes.rs"]

@@ -3,6 +3,7 @@
 //! What glommio does badly or not at all (vectored writes, page-cache writes, exclusive binds)
 //! goes through raw system calls, all of them in `sys`.
 
+mod build;
 pub(crate) mod file;
 pub(crate) mod net;
 pub(crate) mod path;

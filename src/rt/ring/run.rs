@@ -1,10 +1,7 @@
 //! Threads and executors: how the shards and the control executor start and end.
 //!
-//! Settings that keep glommio from stalling. When an event of its preempt timer lands between
-//! arming it and the first task, the executor parks although tasks are ready, until the next
-//! event: measured in 8 of 27 runs with a 50 microsecond timer, in none of 45 from 1 ms up. So the
-//! timer stays at 100 ms, everything runs in the one default queue without a latency class, and a
-//! guard tick of 5 ms (while the executor is active) bounds what is left of it.
+//! An executor ends with its main future; what that left behind is dropped then. A failure of one
+//! ends the others.
 
 use std::any::Any;
 use std::future::Future;
@@ -17,25 +14,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
-use glommio::{LocalExecutorBuilder, Placement};
 
-use super::{Executor, io_error, pool, schedule, sys};
+use super::build::{self, Build};
+use super::{Executor, pool, schedule};
 use crate::rt::current::{Current, enter};
 use crate::rt::executor::{ExecutorIndex, RingPlan, RunError};
 use crate::rt::task::{Register, prepare};
 
-const PREEMPT_TIMER: Duration = Duration::from_millis(100);
-/// Bounds a stall while the executor is in use.
+/// Bounds a stall of the scheduler (see `build`) while the executor is in use.
 const GUARD_BUSY: Duration = Duration::from_millis(5);
 /// An idle executor's tick: ten wakes a second, about 0.05% of a core.
 const GUARD_IDLE: Duration = Duration::from_millis(100);
-/// Submission entries per ring; glommio makes three rings and keeps what does not fit queued.
-const RING_DEPTH: usize = 256;
-/// Registered memory per executor: the least glommio takes, and where more brings nothing.
-const IO_MEMORY_MIN: u64 = 64 << 10;
-const IO_MEMORY_MAX: u64 = 4 << 20;
-/// glommio registers the same memory with each of its rings, and each counts.
-const RINGS: u64 = 3;
 /// Futures of whole connections live on the heap, but unoptimised builds are greedy.
 const STACK_BYTES: usize = 8 << 20;
 /// Rounds of cancelling at the end; each may bring up new tasks from destructors.
@@ -58,7 +47,7 @@ where
             "more shards than cores: shards are not pinned"
         );
     }
-    let io_memory = io_memory(shards as u64 + 1);
+    let io_memory = build::io_memory(shards + 1);
     let end = Arc::new(End::new(shards + 1));
 
     let mut threads = Vec::new();
@@ -66,30 +55,20 @@ where
     for index in 0..=shards {
         let index = ExecutorIndex { index, shards };
         let name = index.name();
-        let builder = if pin && !index.is_control() {
-            let builder = LocalExecutorBuilder::new(Placement::Fixed(cores[index.index].id));
-            match plan.spin {
-                Some(spin) => builder.spin_before_park(spin),
-                None => builder,
-            }
-        } else {
-            LocalExecutorBuilder::new(Placement::Unbound)
+        let core = (pin && !index.is_control()).then(|| cores[index.index].id);
+        let build = Build {
+            name: name.clone(),
+            core,
+            spin: plan.spin,
+            io_memory,
         };
-        let builder = builder
-            .name(&name)
-            .io_memory(io_memory as usize)
-            .ring_depth(RING_DEPTH)
-            .preempt_timer(PREEMPT_TIMER);
         let (main, end_here) = (main.clone(), end.clone());
         let thread = std::thread::Builder::new()
             .name(name.clone())
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 let _ended = EndOnPanic(&end_here);
-                let executor = builder.make().map_err(|error| {
-                    end_here.cancel();
-                    io_error(error)
-                })?;
+                let executor = build.make().inspect_err(|_| end_here.cancel())?;
                 executor.run(root(index, main, end_here.clone()));
                 Ok(())
             });
@@ -120,24 +99,6 @@ where
         Some(error) => Err(error),
         None => Ok(()),
     }
-}
-
-/// How much memory each of `executors` may register so that all fit into half of the limit of
-/// locked memory; the other half is left to other processes of the user.
-fn io_memory(executors: u64) -> u64 {
-    let Some(limit) = sys::memlock_limit() else {
-        return IO_MEMORY_MAX;
-    };
-    let share = limit / 2 / (RINGS * executors);
-    if share < IO_MEMORY_MIN {
-        tracing::warn!(
-            limit_bytes = limit,
-            executors,
-            "the limit of locked memory is too low to register I/O buffers with every ring: \
-             direct I/O takes the slower path for some of them"
-        );
-    }
-    (share & !4095).clamp(IO_MEMORY_MIN, IO_MEMORY_MAX)
 }
 
 /// The future that an executor runs: the main future, and what has to happen around it.

@@ -155,8 +155,8 @@ pub(crate) fn space(path: &Path) -> io::Result<(u64, u64)> {
     Ok((stat.f_blocks as u64 * unit, stat.f_bavail as u64 * unit))
 }
 
-/// Locked-memory limit of this process in bytes, `None` if there is none.
-pub(crate) fn memlock_limit() -> Option<u64> {
+/// Soft and hard limit of locked memory in bytes; `u64::MAX` is none.
+pub(crate) fn memlock_limits() -> (u64, u64) {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -164,7 +164,33 @@ pub(crate) fn memlock_limit() -> Option<u64> {
     #[allow(unsafe_code)]
     // SAFETY: a valid place for the answer.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    assert_eq!(result, 0, "a process can always read its own limits");
+    (limit.rlim_cur, limit.rlim_max)
+}
+
+/// Raises the soft limit of locked memory to `wanted`, or as far as the hard limit lets us.
+pub(crate) fn raise_memlock(wanted: u64, hard: u64) {
+    for (soft, hard) in [(wanted, hard.max(wanted)), (wanted.min(hard), hard)] {
+        let limit = libc::rlimit {
+            rlim_cur: soft,
+            rlim_max: hard,
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: plain data, only read.
+        if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) } == 0 {
+            return;
+        }
+    }
+}
+
+/// Whether this process is exempt from the limit (CAP_IPC_LOCK).
+pub(crate) fn may_lock_memory() -> bool {
+    const CAP_IPC_LOCK: u64 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        .is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1)
 }
 
 /// Tears a TCP connection down at once (connect to AF_UNSPEC): sends a reset and drops what was

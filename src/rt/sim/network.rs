@@ -41,6 +41,7 @@ impl Answer {
 type Delivery = Box<dyn FnOnce()>;
 /// A connection and the side that sends.
 type Direction = (Rc<Conn>, usize);
+type Held = (Option<Direction>, Delivery);
 
 pub(super) struct NetState {
     kernel: Rc<Kernel>,
@@ -50,7 +51,7 @@ pub(super) struct NetState {
 
 struct Inner {
     cuts: BTreeSet<(usize, usize)>,
-    held: BTreeMap<(usize, usize), Vec<(Option<Direction>, Delivery)>>,
+    held: BTreeMap<(usize, usize), Vec<Held>>,
     delay_ns: (u64, u64),
     spike_one_in: u64,
     spike_ns: (u64, u64),
