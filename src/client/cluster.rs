@@ -153,10 +153,10 @@ impl Cluster {
         Ok(self.view())
     }
 
-    /// [`Cluster::refresh`] if `metadata.max.age.ms` has passed.
-    pub async fn refresh_if_old(&self) -> Result<(), ClientError> {
-        let age = self.inner.refreshed_at.get().map(|at| rt::now().since(at));
-        if age.is_none_or(|age| age >= self.config().metadata_max_age) {
+    /// [`Cluster::refresh`] if the view is older than `age`.
+    pub async fn refresh_if_older(&self, age: Duration) -> Result<(), ClientError> {
+        let current = self.inner.refreshed_at.get().map(|at| rt::now().since(at));
+        if current.is_none_or(|current| current >= age) {
             self.refresh().await?;
         }
         Ok(())
@@ -256,7 +256,9 @@ impl Cluster {
         if let Some(connection) = entry.open() {
             return Ok(connection);
         }
-        rt::sleep_until(entry.not_before.get().max(rt::now())).await;
+        if entry.not_before.get() > rt::now() {
+            rt::sleep_until(entry.not_before.get()).await;
+        }
         let Some(broker) = self.view().broker(node).cloned() else {
             return Err(ClientError::NoBroker(format!("broker {} is not known", node.0)));
         };

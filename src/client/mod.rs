@@ -6,13 +6,25 @@
 //! by its protocol.
 
 mod accumulator;
+mod admin;
+mod admin_configs;
+mod admin_groups;
+mod assignment;
+mod assignor;
 mod backoff;
 mod cluster;
 pub mod config;
 mod connection;
+mod consumer;
+mod consumer_protocol;
 mod delivery;
 mod error;
 mod exchange;
+mod fetched;
+mod fetcher;
+mod group_coordinator;
+mod list_offsets;
+mod membership;
 mod metadata;
 mod partitioner;
 mod producer;
@@ -23,15 +35,22 @@ mod topic_partition;
 mod verdict;
 mod versions;
 
+pub use admin::{Admin, CreatedTopic, LogDir, NewTopic, ReplicaInDir};
+pub use admin_configs::{AlterOp, ConfigEntry, ConfigResource, ConfigSource, ConfigSynonym};
+pub use admin_groups::{DescribedGroup, DescribedMember, ListedGroup};
 pub use backoff::Backoff;
 pub use cluster::{Cluster, CoordinatorKind};
 pub use config::{
     Acks, Assignor, ClientConfig, ConsumerConfig, Isolation, OffsetReset, ProducerConfig,
 };
 pub use connection::{Connection, Sent};
+pub use consumer::Consumer;
 pub use delivery::{Delivery, RecordMetadata};
 pub use error::ClientError;
 pub use exchange::Exchange;
+pub use fetched::ConsumerRecord;
+pub use group_coordinator::CommittedOffset;
+pub use list_offsets::{ListedOffset, ListedOffsets, OffsetSpec};
 pub use metadata::{BrokerView, ClusterView, PartitionView, TopicView};
 pub use partitioner::{StickyPartitioner, murmur2, partition_for_key};
 pub use producer::Producer;

@@ -360,14 +360,14 @@ fn fail_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, error: &ClientError
 fn judge_batch(shared: &Rc<Shared>, mut batch: PendingBatch, part: &PartitionProduceResponse) {
     let now = rt::now();
     let code = ErrorCode(part.error_code);
-    let is_next = batch
+    let place = batch
         .sequence
-        .and_then(|sequence| Some(shared.sequences.borrow().as_ref()?.is_next(&batch.key, sequence)));
+        .and_then(|sequence| shared.sequences.borrow().as_ref()?.place(&batch.key, sequence));
     let attempt = Attempt {
         retried: batch.attempts.saturating_sub(1),
         retries: shared.config.retries,
         expired: batch.created + shared.config.delivery_timeout <= now,
-        is_next,
+        place,
     };
     let verdict = judge(code, attempt);
     if let Verdict::Retry { .. } | Verdict::RetryAnew = verdict {

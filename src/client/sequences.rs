@@ -30,6 +30,17 @@ pub struct Sequence {
     pub base: i32,
 }
 
+/// Where an unsettled batch stands among the acknowledged ones of its partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Everything before it is acknowledged.
+    Next,
+    /// Something before it is not.
+    Later,
+    /// Something behind it is acknowledged already.
+    Passed,
+}
+
 #[derive(Debug)]
 struct Partition {
     identity: Identity,
@@ -76,6 +87,9 @@ impl Sequences {
             // A retry overtakes nothing: it goes when everything before it is settled.
             Some(sequence) => partition.unsettled.front() == Some(&sequence.base),
             None if partition.identity != identity => partition.unsettled.is_empty(),
+            // A broker that knows nothing of a producer takes any number for its first. Until it
+            // has acknowledged one, a second batch could overtake a first that failed.
+            None if partition.last_acked.is_none() => partition.unsettled.is_empty(),
             None => partition.unsettled.len() < BATCHES_IN_FLIGHT_MAX,
         }
     }
@@ -109,14 +123,20 @@ impl Sequences {
         }
     }
 
-    /// Whether everything before the batch is acknowledged, so that the broker must expect it.
-    pub fn is_next(&self, key: &TopicPartition, sequence: Sequence) -> bool {
-        self.partitions.get(key).filter(|p| p.identity == sequence.identity).is_some_and(
-            |partition| match partition.last_acked {
-                None => sequence.base == 0,
-                Some(last) => last == decrement_sequence(sequence.base, 1),
-            },
-        )
+    /// Where an unsettled batch stands; `None` if its identity is not the partition's any more.
+    pub fn place(&self, key: &TopicPartition, sequence: Sequence) -> Option<Place> {
+        let partition = self.partitions.get(key)?;
+        if partition.identity != sequence.identity {
+            return None;
+        }
+        let last = partition.last_acked.unwrap_or(decrement_sequence(0, 1));
+        // The count wraps; half of it is ahead, half behind. Never more than a few batches are out.
+        let ahead = sequence.base.wrapping_sub(increment_sequence(last, 1)) & i32::MAX;
+        Some(match ahead {
+            0 => Place::Next,
+            ahead if ahead < 1 << 30 => Place::Later,
+            _ => Place::Passed,
+        })
     }
 
     /// The batch is given up, or must be numbered anew: the partition's count has a gap. Raises
@@ -170,13 +190,24 @@ mod tests {
     #[test]
     fn partitions_count_on_their_own_and_no_more_than_five_batches_are_out() {
         let mut s = sequences();
-        for n in 0..5 {
+        let first = s.assign(&key(0), 10).unwrap();
+        s.acked(&key(0), first, 10);
+        for n in 1..6 {
             assert!(s.may_send(&key(0), None));
             assert_eq!(s.assign(&key(0), 10).map(|s| s.base), Some(n * 10));
         }
         assert!(!s.may_send(&key(0), None));
         assert_eq!(s.assign(&key(1), 10).map(|s| s.base), Some(0));
-        s.acked(&key(0), Sequence { identity: ONE, base: 0 }, 10);
+        s.acked(&key(0), Sequence { identity: ONE, base: 10 }, 10);
+        assert!(s.may_send(&key(0), None));
+    }
+
+    #[test]
+    fn a_second_batch_does_not_overtake_the_first_at_a_broker_that_knows_neither() {
+        let mut s = sequences();
+        let first = s.assign(&key(0), 3).unwrap();
+        assert!(!s.may_send(&key(0), None));
+        s.acked(&key(0), first, 3);
         assert!(s.may_send(&key(0), None));
     }
 
@@ -187,10 +218,13 @@ mod tests {
         let second = s.assign(&key(0), 2).unwrap();
         assert!(!s.may_send(&key(0), Some(second)));
         assert!(s.may_send(&key(0), Some(first)));
-        assert!(s.is_next(&key(0), first) && !s.is_next(&key(0), second));
+        assert_eq!(s.place(&key(0), first), Some(Place::Next));
+        assert_eq!(s.place(&key(0), second), Some(Place::Later));
         s.acked(&key(0), first, 3);
         assert!(s.may_send(&key(0), Some(second)));
-        assert!(s.is_next(&key(0), second));
+        assert_eq!(s.place(&key(0), second), Some(Place::Next));
+        s.acked(&key(0), second, 2);
+        assert_eq!(s.place(&key(0), first), Some(Place::Passed));
     }
 
     #[test]
@@ -213,7 +247,7 @@ mod tests {
         assert_eq!(s.assign(&key(1), 2), Some(Sequence { identity: two, base: 0 }));
         // A late answer to the old epoch changes nothing.
         s.acked(&key(0), behind, 2);
-        assert!(!s.is_next(&key(0), behind));
+        assert_eq!(s.place(&key(0), behind), None);
     }
 
     #[test]
@@ -232,10 +266,11 @@ mod tests {
         s.acked(&key(0), first, i32::MAX);
         let second = s.assign(&key(0), 2).unwrap();
         assert_eq!(second.base, i32::MAX);
-        assert!(s.is_next(&key(0), second));
+        assert_eq!(s.place(&key(0), second), Some(Place::Next));
         s.acked(&key(0), second, 2);
         let third = s.assign(&key(0), 1).unwrap();
         assert_eq!(third.base, 1);
-        assert!(s.is_next(&key(0), third));
+        assert_eq!(s.place(&key(0), third), Some(Place::Next));
+        assert_eq!(s.place(&key(0), second), Some(Place::Passed));
     }
 }

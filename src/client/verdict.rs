@@ -2,6 +2,7 @@
 //!
 //! Pure: one function from error and circumstances to the decision.
 
+use super::sequences::Place;
 use crate::wire::ErrorCode;
 
 /// What to do.
@@ -26,24 +27,25 @@ pub struct Attempt {
     pub retries: u32,
     /// `delivery.timeout.ms` has passed.
     pub expired: bool,
-    /// For a numbered batch: everything before it is acknowledged.
-    pub is_next: Option<bool>,
+    /// For a numbered batch: where it stands.
+    pub place: Option<Place>,
 }
 
 /// Decides.
 pub fn judge(error: ErrorCode, attempt: Attempt) -> Verdict {
     let may_retry = !attempt.expired && attempt.retried < attempt.retries;
-    match (error, attempt.is_next) {
+    match (error, attempt.place) {
         (ErrorCode::NONE, _) => Verdict::Delivered { known_offset: true },
         // Written by an earlier attempt, too long ago for the broker to say where.
         (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, Some(_)) => {
             Verdict::Delivered { known_offset: false }
         }
         // Something before it failed on its way: it will come again, and then this one.
-        (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, Some(false)) if may_retry => {
+        (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, Some(Place::Later)) if may_retry => {
             Verdict::Retry { refresh: false }
         }
-        // Everything before it was acknowledged and yet the broker misses records.
+        // Everything before it was acknowledged and yet the broker misses records; or the broker
+        // forgot us and took a later batch for our first, and this one's place is gone.
         (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, Some(_)) => Verdict::Fail,
         // The broker has lost or replaced what it knew of us; the batch is not in the log.
         (
@@ -82,10 +84,10 @@ fn moves_leader(error: ErrorCode) -> bool {
 mod tests {
     use super::*;
 
-    const FIRST: Attempt = Attempt { retried: 0, retries: 3, expired: false, is_next: None };
+    const FIRST: Attempt = Attempt { retried: 0, retries: 3, expired: false, place: None };
 
-    fn numbered(is_next: bool) -> Attempt {
-        Attempt { is_next: Some(is_next), ..FIRST }
+    fn numbered(place: Place) -> Attempt {
+        Attempt { place: Some(place), ..FIRST }
     }
 
     #[test]
@@ -101,8 +103,9 @@ mod tests {
     #[test]
     fn a_gap_is_retried_only_while_something_before_it_is_under_way() {
         let error = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
-        assert_eq!(judge(error, numbered(false)), Verdict::Retry { refresh: false });
-        assert_eq!(judge(error, numbered(true)), Verdict::Fail);
+        assert_eq!(judge(error, numbered(Place::Later)), Verdict::Retry { refresh: false });
+        assert_eq!(judge(error, numbered(Place::Next)), Verdict::Fail);
+        assert_eq!(judge(error, numbered(Place::Passed)), Verdict::Fail);
         assert_eq!(judge(error, FIRST), Verdict::Fail);
     }
 
@@ -110,7 +113,7 @@ mod tests {
     fn a_duplicate_is_a_delivery_only_for_a_numbered_batch() {
         let error = ErrorCode::DUPLICATE_SEQUENCE_NUMBER;
         let delivered = Verdict::Delivered { known_offset: false };
-        assert_eq!(judge(error, numbered(true)), delivered);
+        assert_eq!(judge(error, numbered(Place::Next)), delivered);
         assert_eq!(judge(error, FIRST), Verdict::Fail);
     }
 

@@ -1,0 +1,516 @@
+//! The consumer: records out of assigned or subscribed partitions, with committed offsets.
+//!
+//! One executor. [`Consumer::poll`] drives everything but heartbeats and the fetches on their way;
+//! between polls nothing is joined, looked up or committed.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::assignment::Position;
+use super::cluster::Cluster;
+use super::config::{ConsumerConfig, OffsetReset};
+use super::error::ClientError;
+use super::fetched::ConsumerRecord;
+use super::fetcher::Fetcher;
+use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
+use super::list_offsets::{ListedOffsets, OffsetSpec, list_offsets};
+use super::membership::Membership;
+use super::topic_partition::TopicPartition;
+use crate::rt::sync::Notify;
+use crate::rt::{self, Instant, Task};
+use crate::types::Offset;
+use crate::wire::{ErrorCode, Str};
+
+/// See the module's words.
+pub struct Consumer {
+    fetcher: Rc<Fetcher>,
+    bell: Notify,
+    mode: Mode,
+    /// A rebalance under way; it may take longer than one poll.
+    joining: Option<Task<Result<Vec<TopicPartition>, ClientError>>>,
+    committed_at: Instant,
+    rebalances: u64,
+    /// An automatic commit on its way.
+    committing: Rc<Cell<bool>>,
+    closed: bool,
+}
+
+enum Mode {
+    /// Partitions by [`Consumer::assign`]; the coordinator is only for offsets.
+    Assigned(Option<Rc<GroupCoordinator>>),
+    Subscribed { topics: Vec<Str>, membership: Rc<Membership> },
+}
+
+impl Mode {
+    fn coordinator(&self) -> Option<&GroupCoordinator> {
+        match self {
+            Mode::Assigned(coordinator) => coordinator.as_deref(),
+            Mode::Subscribed { membership, .. } => Some(&membership.coordinator),
+        }
+    }
+}
+
+impl Consumer {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Cluster::connect`].
+    pub async fn connect(config: ConsumerConfig) -> Result<Consumer, ClientError> {
+        if config.assignors.is_empty() || config.poll_records == 0 {
+            return Err(ClientError::Invalid("no assignor, or no records per poll".to_owned()));
+        }
+        let cluster = Cluster::connect(config.client.clone()).await?;
+        let bell = Notify::new();
+        let coordinator = coordinator(&cluster, &config).map(Rc::new);
+        Ok(Consumer {
+            fetcher: Fetcher::new(cluster, config, bell.clone()),
+            bell,
+            mode: Mode::Assigned(coordinator),
+            joining: None,
+            committed_at: rt::now(),
+            rebalances: 0,
+            committing: Rc::new(Cell::new(false)),
+            closed: false,
+        })
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.fetcher.cluster
+    }
+
+    fn config(&self) -> &ConsumerConfig {
+        &self.fetcher.config
+    }
+
+    // -------------------------------------------------------------------------- what to read
+
+    /// Reads these partitions, outside of any group's protocol.
+    pub async fn assign(&mut self, partitions: &[TopicPartition]) -> Result<(), ClientError> {
+        self.leave("assigned by hand").await;
+        self.mode = Mode::Assigned(coordinator(self.cluster(), self.config()).map(Rc::new));
+        let topics: Vec<Str> = partitions.iter().map(|key| key.topic.clone()).collect();
+        self.cluster().want(&topics)?;
+        self.fetcher.assignment.borrow_mut().replace(partitions);
+        Ok(())
+    }
+
+    /// Reads what the group assigns of these topics; joins at the next poll.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] without `group.id`.
+    pub async fn subscribe(&mut self, topics: &[&str]) -> Result<(), ClientError> {
+        let topics: Vec<Str> = topics.iter().map(|topic| Str::from(*topic)).collect();
+        self.cluster().want(&topics)?;
+        if let Mode::Subscribed { topics: current, membership } = &mut self.mode {
+            *current = topics;
+            membership.request_rejoin();
+            return Ok(());
+        }
+        let Some(coordinator) = coordinator(self.cluster(), self.config()) else {
+            return Err(ClientError::Invalid("subscribing needs group.id".to_owned()));
+        };
+        self.fetcher.assignment.borrow_mut().replace(&[]);
+        let membership = Membership::new(coordinator, self.config().clone(), self.bell.clone());
+        self.mode = Mode::Subscribed { topics, membership };
+        Ok(())
+    }
+
+    /// The partitions as of the last poll.
+    pub fn assignment(&self) -> Vec<TopicPartition> {
+        self.fetcher.assignment.borrow().keys()
+    }
+
+    /// How often the group has assigned partitions to this member.
+    pub fn rebalances(&self) -> u64 {
+        self.rebalances
+    }
+
+    /// This member's id in its group, empty outside of one.
+    pub fn member_id(&self) -> String {
+        match &self.mode {
+            Mode::Subscribed { membership, .. } => membership.member_id().as_str().to_owned(),
+            Mode::Assigned(_) => String::new(),
+        }
+    }
+
+    /// Goes on at `offset`.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] if the partition is not assigned.
+    pub fn seek(&mut self, key: &TopicPartition, offset: Offset) -> Result<(), ClientError> {
+        self.set(key, Position::At(offset))
+    }
+
+    /// Goes on at an offset that the leader says, looked up at the next poll.
+    pub fn seek_to(&mut self, key: &TopicPartition, spec: OffsetSpec) -> Result<(), ClientError> {
+        self.set(key, Position::Lookup(Some(spec)))
+    }
+
+    fn set(&mut self, key: &TopicPartition, position: Position) -> Result<(), ClientError> {
+        match self.fetcher.assignment.borrow_mut().set(key, position) {
+            true => Ok(()),
+            false => Err(ClientError::Invalid(format!("{key} is not assigned"))),
+        }
+    }
+
+    /// The offset of the next record that poll returns, if it is known.
+    pub fn position(&self, key: &TopicPartition) -> Option<Offset> {
+        match self.fetcher.assignment.borrow().position(key) {
+            Some(Position::At(offset)) => Some(offset),
+            _ => None,
+        }
+    }
+
+    /// The high watermark that came with the last records of the partition.
+    pub fn high_watermark(&self, key: &TopicPartition) -> Option<Offset> {
+        self.fetcher.assignment.borrow().high_watermark(key)
+    }
+
+    /// Stops (or resumes) handing out records of a partition without giving it up. False if it is
+    /// not assigned.
+    pub fn pause(&mut self, key: &TopicPartition, paused: bool) -> bool {
+        self.fetcher.assignment.borrow_mut().pause(key, paused)
+    }
+
+    // ---------------------------------------------------------------------------------- poll
+
+    /// The next records, at most `max.poll.records`; none if nothing came within `limit`.
+    ///
+    /// # Errors
+    /// What the application must decide: no offset with `auto.offset.reset=none`, a damaged batch,
+    /// a refusal by the broker. Polling again goes on.
+    pub async fn poll(&mut self, limit: Duration) -> Result<Vec<ConsumerRecord>, ClientError> {
+        let deadline = rt::now() + limit;
+        loop {
+            if self.closed {
+                return Err(ClientError::Closed);
+            }
+            if let Some(error) = self.take_failure() {
+                return Err(error);
+            }
+            if let Mode::Subscribed { membership, .. } = &self.mode {
+                membership.polled_at.set(rt::now());
+            }
+            // A look at what is there, even with no time at all.
+            let ready = self.be_ready(deadline).await?;
+            if ready {
+                let config = &self.fetcher.config;
+                let taken = self.fetcher.assignment.borrow_mut().take(config.poll_records);
+                let records = taken.map_err(|error| ClientError::Invalid(error.to_string()))?;
+                // While the application works the next records are on their way.
+                let leaderless = self.fetcher.send();
+                if !records.is_empty() {
+                    return Ok(records);
+                }
+                if leaderless {
+                    let pause = config.client.retry_backoff.first;
+                    self.cluster().refresh_if_older(pause).await.or_else(ignore_retriable)?;
+                }
+            }
+            if rt::now() >= deadline {
+                return Ok(Vec::new());
+            }
+            self.wait(deadline, ready).await;
+        }
+    }
+
+    fn take_failure(&self) -> Option<ClientError> {
+        let own = match &self.mode {
+            Mode::Subscribed { membership, .. } => membership.take_failure(),
+            Mode::Assigned(_) => None,
+        };
+        own.or_else(|| self.fetcher.take_failure())
+    }
+
+    /// Waits for records, the end of a rebalance, or the next automatic commit; without being
+    /// ready no longer than one back-off, after which what failed is tried again.
+    async fn wait(&self, deadline: Instant, ready: bool) {
+        let config = self.config();
+        let commit_at = config.auto_commit.map(|every| self.committed_at + every);
+        let mut until = commit_at.filter(|_| ready).map_or(deadline, |at| at.min(deadline));
+        if !ready && self.joining.is_none() {
+            until = until.min(rt::now() + config.client.retry_backoff.delay(1, rt::random_u64()));
+        }
+        rt::select2(self.bell.notified(), rt::sleep_until(until)).await;
+    }
+
+    /// Member of the group, positions known, commits under way. False if that needs more time.
+    async fn be_ready(&mut self, deadline: Instant) -> Result<bool, ClientError> {
+        self.cluster().refresh_if_older(self.config().client.metadata_max_age).await.or_else(ignore_retriable)?;
+        if !self.be_member(deadline).await? {
+            return Ok(false);
+        }
+        self.auto_commit();
+        let left = deadline.since(rt::now()).max(Duration::from_millis(1));
+        match rt::timeout(left, self.find_positions()).await {
+            Ok(result) => result.map(|()| true).or_else(|e| ignore_retriable(e).map(|()| false)),
+            Err(_) => Ok(false),
+        }
+    }
+
+    async fn be_member(&mut self, deadline: Instant) -> Result<bool, ClientError> {
+        let Mode::Subscribed { topics, membership } = &self.mode else { return Ok(true) };
+        if self.joining.is_none() {
+            if !membership.must_join() {
+                return Ok(true);
+            }
+            let (topics, membership) = (topics.clone(), membership.clone());
+            // Eager: what was read so far is committed and given up before joining (KIP-429).
+            if self.config().auto_commit.is_some() && !self.fetcher.assignment.borrow().is_empty() {
+                let left = deadline.since(rt::now()).max(Duration::from_millis(100));
+                // A member that is thrown out cannot commit any more.
+                let _ = rt::timeout(left, self.commit()).await;
+            }
+            let owned = Vec::new();
+            self.fetcher.assignment.borrow_mut().replace(&[]);
+            let bell = self.bell.clone();
+            self.joining = Some(rt::spawn(async move {
+                let result = membership.join(topics, owned).await;
+                bell.notify_one();
+                result
+            }));
+        }
+        let Some(task) = &mut self.joining else { return Ok(false) };
+        let left = deadline.since(rt::now());
+        let Ok(result) = rt::timeout(left, Pin::new(task)).await else { return Ok(false) };
+        self.joining = None;
+        let assigned = result?;
+        self.rebalances += 1;
+        self.committed_at = rt::now();
+        tracing::debug!(partitions = ?assigned, "assigned");
+        self.fetcher.assignment.borrow_mut().replace(&assigned);
+        Ok(true)
+    }
+
+    /// Asks for committed offsets and looks up what has none.
+    async fn find_positions(&self) -> Result<(), ClientError> {
+        let unknown = self.fetcher.assignment.borrow().unknown();
+        if !unknown.is_empty() {
+            let committed = match self.mode.coordinator() {
+                Some(coordinator) => coordinator.committed(Some(&unknown), true).await?,
+                None => Vec::new(),
+            };
+            let mut assignment = self.fetcher.assignment.borrow_mut();
+            for key in unknown {
+                let found = committed.iter().find(|(other, _)| *other == key);
+                let to = match found {
+                    Some((_, committed)) => Position::At(committed.offset),
+                    None => Position::Lookup(None),
+                };
+                assignment.resolve(&key, Position::Unknown, to);
+            }
+        }
+        let lookups = self.fetcher.assignment.borrow().lookups();
+        if lookups.is_empty() {
+            return Ok(());
+        }
+        let reset = match self.config().offset_reset {
+            OffsetReset::Earliest => Some(OffsetSpec::Earliest),
+            OffsetReset::Latest => Some(OffsetSpec::Latest),
+            OffsetReset::Fail => None,
+        };
+        let mut wanted = Vec::with_capacity(lookups.len());
+        for (key, spec) in &lookups {
+            let Some(spec) = spec.or(reset) else {
+                let what = format!("no committed offset of {key} and auto.offset.reset=none");
+                return Err(ClientError::Invalid(what));
+            };
+            wanted.push((key.clone(), spec));
+        }
+        let listed = self.list(&wanted).await?;
+        let mut trouble = None;
+        {
+            let mut assignment = self.fetcher.assignment.borrow_mut();
+            for (key, result) in listed {
+                let Some((_, asked)) = lookups.iter().find(|(other, _)| *other == key) else {
+                    continue;
+                };
+                match result {
+                    Ok(found) => {
+                        // No record at or after the time that was asked for: the end of the log.
+                        let to = match found.offset {
+                            Some(offset) => Position::At(offset),
+                            None => Position::Lookup(Some(OffsetSpec::Latest)),
+                        };
+                        assignment.resolve(&key, Position::Lookup(*asked), to);
+                    }
+                    Err(code) => {
+                        trouble = Some(ClientError::broker(format!("offset of {key}"), code, ""));
+                    }
+                }
+            }
+        }
+        match trouble {
+            None => Ok(()),
+            Some(error) => {
+                if error.is_retriable() {
+                    self.cluster().refresh().await.map(|_| ()).or_else(ignore_retriable)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        wanted: &[(TopicPartition, OffsetSpec)],
+    ) -> Result<ListedOffsets, ClientError> {
+        let topics: Vec<Str> = wanted.iter().map(|(key, _)| key.topic.clone()).collect();
+        let view = self.cluster().view();
+        if topics.iter().any(|topic| view.topic(topic).is_none()) {
+            self.cluster().refresh().await?;
+        }
+        list_offsets(self.cluster(), wanted, self.config().isolation).await
+    }
+
+    /// Offsets by time, or where logs begin and end, for any partitions.
+    pub async fn offsets(
+        &self,
+        wanted: &[(TopicPartition, OffsetSpec)],
+    ) -> Result<ListedOffsets, ClientError> {
+        let topics: Vec<Str> = wanted.iter().map(|(key, _)| key.topic.clone()).collect();
+        self.cluster().want(&topics)?;
+        self.list(wanted).await
+    }
+
+    // ------------------------------------------------------------------------------- offsets
+
+    fn consumed(&self) -> Vec<(TopicPartition, CommittedOffset)> {
+        let consumed = self.fetcher.assignment.borrow().consumed();
+        let committed = |(key, offset, leader_epoch)| {
+            (key, CommittedOffset { offset, leader_epoch, metadata: String::new() })
+        };
+        consumed.into_iter().map(committed).collect()
+    }
+
+    fn committer(&self) -> Committer {
+        match &self.mode {
+            Mode::Subscribed { membership, .. } => membership.committer(),
+            Mode::Assigned(_) => Committer::simple(),
+        }
+    }
+
+    /// Commits what poll has returned so far.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] without `group.id`; the broker's refusal.
+    pub async fn commit(&self) -> Result<(), ClientError> {
+        self.commit_offsets(&self.consumed()).await
+    }
+
+    /// Commits these offsets.
+    pub async fn commit_offsets(
+        &self,
+        offsets: &[(TopicPartition, CommittedOffset)],
+    ) -> Result<(), ClientError> {
+        let coordinator = self.coordinator()?;
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let deadline = rt::now() + self.config().client.api_timeout;
+        let committer = self.committer();
+        self.cluster()
+            .retry_until(deadline, async || coordinator.commit(&committer, offsets).await)
+            .await
+    }
+
+    /// The group's committed offsets of these partitions; those without one are left out.
+    pub async fn committed(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<(TopicPartition, CommittedOffset)>, ClientError> {
+        let coordinator = self.coordinator()?;
+        let deadline = rt::now() + self.config().client.api_timeout;
+        self.cluster()
+            .retry_until(deadline, async || coordinator.committed(Some(partitions), false).await)
+            .await
+    }
+
+    fn coordinator(&self) -> Result<&GroupCoordinator, ClientError> {
+        let missing = || ClientError::Invalid("offsets need group.id".to_owned());
+        self.mode.coordinator().ok_or_else(missing)
+    }
+
+    /// Commits beside the application if `auto.commit.interval.ms` has passed.
+    fn auto_commit(&mut self) {
+        let Some(every) = self.config().auto_commit else { return };
+        let due = self.committed_at + every <= rt::now();
+        if !due {
+            return;
+        }
+        self.committed_at = rt::now();
+        if self.mode.coordinator().is_none() || self.committing.get() {
+            return;
+        }
+        let offsets = self.consumed();
+        if offsets.is_empty() {
+            return;
+        }
+        let committer = self.committer();
+        let coordinator = match &self.mode {
+            Mode::Subscribed { membership, .. } => Coordinating::Member(membership.clone()),
+            Mode::Assigned(Some(coordinator)) => Coordinating::Simple(coordinator.clone()),
+            Mode::Assigned(None) => return,
+        };
+        let committing = self.committing.clone();
+        committing.set(true);
+        drop(rt::spawn(async move {
+            let coordinator = match &coordinator {
+                Coordinating::Member(membership) => &membership.coordinator,
+                Coordinating::Simple(coordinator) => coordinator,
+            };
+            // The next one carries these offsets too.
+            if let Err(error) = coordinator.commit(&committer, &offsets).await {
+                tracing::debug!(%error, "automatic commit failed");
+            }
+            committing.set(false);
+        }));
+    }
+
+    // ----------------------------------------------------------------------------------- end
+
+    async fn leave(&mut self, reason: &'static str) {
+        if let Some(joining) = self.joining.take() {
+            joining.cancel().await;
+        }
+        if let Mode::Subscribed { membership, .. } = &self.mode {
+            membership.leave(reason).await;
+        }
+        self.fetcher.assignment.borrow_mut().replace(&[]);
+    }
+
+    /// Commits (if that is automatic), leaves the group and ends the connections.
+    ///
+    /// # Errors
+    /// Of the commit; the consumer is closed all the same.
+    pub async fn close(mut self) -> Result<(), ClientError> {
+        let committed = match self.config().auto_commit {
+            Some(_) if self.mode.coordinator().is_some() => self.commit().await,
+            _ => Ok(()),
+        };
+        self.leave("the consumer is closed").await;
+        self.closed = true;
+        self.cluster().close();
+        committed
+    }
+}
+
+enum Coordinating {
+    Member(Rc<Membership>),
+    Simple(Rc<GroupCoordinator>),
+}
+
+fn coordinator(cluster: &Cluster, config: &ConsumerConfig) -> Option<GroupCoordinator> {
+    let group = config.group_id.as_deref()?;
+    Some(GroupCoordinator::new(cluster.clone(), Str::from(group)))
+}
+
+fn ignore_retriable(error: ClientError) -> Result<(), ClientError> {
+    if error.is_retriable() || error.code() == ErrorCode::REBALANCE_IN_PROGRESS {
+        Ok(())
+    } else {
+        Err(error)
+    }
+}
