@@ -8,9 +8,12 @@ mod schema;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use highwater::wire::messages::produce_request::{
+    PartitionProduceData, ProduceRequest, TopicProduceData,
+};
 use highwater::wire::messages::{AnyRecord, AnyRequest, AnyResponse};
-use highwater::wire::{DecodeError, Reader};
+use highwater::wire::{DecodeError, Message, Reader, Records, Str};
 use schema::model::Kind;
 use schema::sample::Sampler;
 
@@ -19,6 +22,7 @@ struct Counting;
 
 thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
 #[allow(unsafe_code)]
@@ -27,6 +31,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|sum| sum.set(sum.get() + layout.size()));
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
         // SAFETY: the caller's contract is passed on.
         unsafe { System.alloc(layout) }
     }
@@ -96,6 +101,33 @@ fn a_huge_count_in_a_small_frame_allocates_little() {
         }
     }
     assert!(frames > 100_000, "only {frames} frames were tried");
+}
+
+#[test]
+fn strings_and_records_of_a_produce_request_are_not_copied() {
+    const TOPICS: usize = 40;
+    let partition = PartitionProduceData {
+        records: Some(Records::from(Bytes::from_static(&[7; 100]))),
+        ..PartitionProduceData::default()
+    };
+    let topic = |n: usize| TopicProduceData {
+        name: Str::from(format!("topic-{n}")),
+        partition_data: vec![partition.clone(); 3],
+        ..TopicProduceData::default()
+    };
+    let request = ProduceRequest {
+        transactional_id: Some(Str::from("transaction")),
+        topic_data: (0..TOPICS).map(topic).collect(),
+        ..ProduceRequest::default()
+    };
+    // A frame comes out of the socket's buffer, whose memory is counted already.
+    let frame = BytesMut::from(&request.to_bytes(12).expect("valid")[..]).freeze();
+    let before = ALLOCATIONS.get();
+    let decoded = ProduceRequest::decode(&mut Reader::new(frame.clone()), 12);
+    let allocations = ALLOCATIONS.get() - before;
+    assert_eq!(decoded, Ok(request));
+    // The vector of topics, one of partitions for each, and the count of the frame's owners.
+    assert!(allocations <= TOPICS + 2, "{allocations} allocations");
 }
 
 #[test]

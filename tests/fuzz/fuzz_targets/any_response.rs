@@ -1,0 +1,31 @@
+//! A response body of any API at any version: never a panic, and what is accepted is stable.
+#![no_main]
+
+use bytes::Bytes;
+use highwater_wire::wire::messages::AnyResponse;
+use highwater_wire::wire::{Reader, Writer};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let [key, version, body @ ..] = data else {
+        return;
+    };
+    let (key, version) = (i16::from(*key as i8), i16::from(*version as i8));
+    let mut r = Reader::new(Bytes::copy_from_slice(body));
+    let Ok(response) = AnyResponse::decode(key, &mut r, version) else {
+        return;
+    };
+    let json = response.to_json(version);
+    let mut w = Writer::new();
+    if response.encode(&mut w, version).is_err() {
+        return;
+    }
+    let bytes = w.into_bytes();
+    let mut r = Reader::new(bytes.clone());
+    let again = AnyResponse::decode(key, &mut r, version).expect("own bytes are valid");
+    assert_eq!(r.remaining(), 0);
+    let mut w = Writer::new();
+    again.encode(&mut w, version).expect("as before");
+    assert_eq!(w.into_bytes(), bytes);
+    assert_eq!(again.to_json(version), json);
+});
