@@ -71,14 +71,15 @@ impl Controller {
         if is_new {
             write_bootstrap(dir, &features::initial()).await?;
             controller.change(|_| (features::initial(), ())).await?;
-        } else {
-            let lowered = features::lowered(&controller.image())?;
-            controller.change(|_| (lowered, ())).await?;
+            return Ok(controller);
         }
         let node = controller.config.node_id;
+        // Before features are lowered: without theirs the eligible replicas are forgotten.
+        let lowered = features::lowered(&controller.image())?;
         controller
             .change(|image| (leadership::resumed(image, node), ()))
             .await?;
+        controller.change(|_| (lowered, ())).await?;
         Ok(controller)
     }
 

@@ -34,6 +34,8 @@ fn with_topic() -> Image {
         replicas: vec![1, 2],
         isr: vec![1],
         leader: 1,
+        leader_epoch: 0,
+        partition_epoch: 0,
         eligible_leader_replicas: Some(vec![2]),
         ..Default::default()
     };

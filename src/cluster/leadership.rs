@@ -8,7 +8,7 @@ use crate::types::{NodeId, Uuid};
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
 
 /// The changes by which `node` leads again every partition that it may lead: those it led and,
-/// where nobody leads, those whose in-sync or eligible replica it is. Each begins a new leader
+/// where nobody leads, those whose in-sync, eligible or last known eligible replica it is. Each begins a new leader
 /// epoch: what was not synced before the stop may be gone, and offsets that are given out again
 /// must be told apart from those that were lost (KIP-101).
 pub fn resumed(image: &Image, node: NodeId) -> Vec<MetadataRecord> {
@@ -31,7 +31,8 @@ fn resume(
 ) -> Option<MetadataRecord> {
     let is_leader = partition.leader == node;
     let in_sync = partition.isr.contains(&node);
-    let eligible = partition.isr.is_empty() && partition.elr.contains(&node);
+    let eligible = partition.isr.is_empty()
+        && (partition.elr.contains(&node) || partition.last_known_elr == [node]);
     if !is_leader && !(partition.leader.0 < 0 && (in_sync || eligible)) {
         return None;
     }
