@@ -178,15 +178,13 @@ async fn open_options_mean_what_they_say(env: Env) {
     let path = env.dir.join("a");
     let missing = File::open(&path, OpenOptions::READ_WRITE)
         .await
-        .err()
-        .unwrap();
+        .unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     let file = File::open(&path, OpenOptions::CREATE_NEW).await.unwrap();
     file.write_now(0, &[IoSlice::new(b"abc")]).unwrap();
     let exists = File::open(&path, OpenOptions::CREATE_NEW)
         .await
-        .err()
-        .unwrap();
+        .unwrap_err();
     assert_eq!(exists.kind(), ErrorKind::AlreadyExists);
     let kept = File::open(&path, OpenOptions::CREATE).await.unwrap();
     assert_eq!(kept.len().unwrap(), 3);
@@ -194,8 +192,7 @@ async fn open_options_mean_what_they_say(env: Env) {
     assert!(read_only.write_now(0, &[IoSlice::new(b"x")]).is_err());
     let no_parent = File::open(env.dir.join("no/a"), OpenOptions::CREATE)
         .await
-        .err()
-        .unwrap();
+        .unwrap_err();
     assert_eq!(no_parent.kind(), ErrorKind::NotFound);
 }
 
@@ -264,7 +261,7 @@ async fn directories_list_what_is_in_them(env: Env) {
 async fn a_lock_excludes_and_is_released_by_drop(env: Env) {
     let path = env.dir.join(".lock");
     let lock = fs::lock_file(&path).await.unwrap();
-    let second = fs::lock_file(&path).await.err().unwrap();
+    let second = fs::lock_file(&path).await.unwrap_err();
     assert_eq!(second.kind(), ErrorKind::WouldBlock);
     drop(lock);
     fs::lock_file(&path).await.unwrap();

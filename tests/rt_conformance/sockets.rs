@@ -72,7 +72,10 @@ async fn an_echo_comes_back(env: Env) {
     let (mut read, mut write) = client.split();
     for round in 0..200usize {
         let message = Bytes::from(vec![round as u8; 1 + round * 37]);
-        write.write_all(&[message.clone()]).await.unwrap();
+        write
+            .write_all(std::slice::from_ref(&message))
+            .await
+            .unwrap();
         assert_eq!(read_exact(&mut read, message.len()).await, message);
     }
     write.shutdown().await.unwrap();
@@ -207,21 +210,17 @@ async fn a_refused_connection_is_an_error(env: Env) {
     let addr = listener.local_addr();
     drop(listener);
     rt::sleep(Duration::from_millis(20)).await;
-    let error = Stream::connect(addr).await.err().expect("nobody listens");
+    let error = Stream::connect(addr).await.expect_err("nobody listens");
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
 async fn a_port_in_use_is_an_error(env: Env) {
     let first = Listener::bind(env.addr).unwrap();
-    let error = Listener::bind(first.local_addr())
-        .err()
-        .expect("the port is taken");
+    let error = Listener::bind(first.local_addr()).expect_err("the port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     // Also once it is shared.
     let _second = Listener::bind_shared(first.local_addr()).unwrap();
-    let error = Listener::bind(first.local_addr())
-        .err()
-        .expect("the port is taken");
+    let error = Listener::bind(first.local_addr()).expect_err("the port is taken");
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 

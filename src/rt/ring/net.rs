@@ -181,6 +181,11 @@ impl Stream {
         stream.set_nodelay(true).map_err(io_error)?;
         let peer = stream.peer_addr().map_err(io_error)?;
         let fd = stream.as_raw_fd();
+        #[allow(unsafe_code)]
+        // SAFETY: `stream` owns the descriptor and is alive.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        // A peer whose host vanished is noticed some day, also without a request.
+        SockRef::from(&borrowed).set_keepalive(true)?;
         Ok(Stream {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),

@@ -213,6 +213,13 @@ impl Kernel {
         }
     }
 
+    /// Drops everything that waits: timers hold what holds the kernel.
+    pub(super) fn clear(&self) {
+        self.remove_executors(|_| true);
+        let timers = std::mem::take(&mut *self.timers.borrow_mut());
+        drop(timers);
+    }
+
     /// One step. False if nothing is ready and no timer is due by `until`.
     pub(super) fn step(&self, until: u64) -> bool {
         let step = self.between(STEP_NS.start, STEP_NS.end);

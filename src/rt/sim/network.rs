@@ -284,6 +284,12 @@ impl NetState {
         );
     }
 
+    /// Drops what is held back: it holds what holds the network.
+    pub(super) fn clear(&self) {
+        let held = std::mem::take(&mut self.inner.borrow_mut().held);
+        drop(held);
+    }
+
     /// A process died. Its kernel closes its sockets, or nobody does if the power went.
     pub(super) fn node_died(&self, node: usize, life: u64, power_lost: bool) {
         let (conns, listeners) = {

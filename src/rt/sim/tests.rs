@@ -625,3 +625,37 @@ fn invariants_are_called_after_every_step() {
     assert!(world.run_to_end(SECOND));
     assert!(calls.get() >= world.steps());
 }
+
+#[test]
+fn a_dropped_world_frees_its_memory() {
+    let world = World::new(14);
+    let kernel = Rc::downgrade(&world.shared.kernel);
+    world.add_node("server").start(1, |index| async move {
+        if !index.is_control() {
+            serve().await;
+        }
+    });
+    world.add_node("client").start(1, |index| async move {
+        if index.is_control() {
+            return;
+        }
+        rt::sleep(Duration::from_millis(5)).await;
+        let addr = rt::net::resolve("server", PORT).await.unwrap()[0];
+        let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
+        loop {
+            write
+                .write_all(&[Bytes::from_static(b"on its way")])
+                .await
+                .unwrap();
+            rt::sleep(Duration::from_micros(50)).await;
+        }
+    });
+    world.run_for(Duration::from_millis(50));
+    world.network().cut(0, 1);
+    world.run_for(Duration::from_millis(50));
+    drop(world);
+    assert!(
+        kernel.upgrade().is_none(),
+        "something keeps the world alive"
+    );
+}

@@ -49,7 +49,7 @@ pub(super) struct NodeState {
 /// looking.
 #[derive(Clone)]
 pub struct World {
-    shared: Rc<Shared>,
+    pub(super) shared: Rc<Shared>,
 }
 
 impl World {
@@ -204,7 +204,8 @@ impl Drop for Shared {
         for node in self.nodes.borrow().iter() {
             node.end();
         }
-        self.kernel.remove_executors(|_| true);
+        self.network.clear();
+        self.kernel.clear();
     }
 }
 
