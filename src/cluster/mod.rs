@@ -5,12 +5,15 @@
 //! * [`record`], [`metadata_log`], [`replay`], [`snapshot`] the records and their log;
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
 //! * [`controller`] decide, write, apply, publish;
-//! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`leadership`] the decisions.
+//! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
+//!   [`leadership`] the decisions, with [`dice`] for what is random.
 
+mod assignment;
 mod brokers;
 pub mod config_admin;
 pub mod configs;
 pub mod controller;
+pub mod dice;
 pub mod features;
 mod image;
 mod leadership;

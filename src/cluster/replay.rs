@@ -73,9 +73,8 @@ impl Replay {
     /// behind is the write that a crash cut short: every batch was synced before the next was
     /// written, so only the last can be torn. Damage before a whole batch is an error.
     pub fn batches(&mut self, bytes: Bytes) -> Result<u64, ReplayError> {
-        let mut batches = Batches::new(bytes.clone());
         let mut position = 0;
-        while let Some(batch) = batches.next() {
+        for batch in Batches::new(bytes.clone()) {
             let source = match batch {
                 Ok(batch) => match batch.check_crc() {
                     Ok(()) => {

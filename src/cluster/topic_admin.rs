@@ -1,7 +1,9 @@
 //! What the controller decides about topics: create, delete, grow. Pure: the image, the request
 //! and random numbers in; records and answers out. Never writes.
 
+use super::assignment::{check_replicas, partition_record};
 use super::configs::{ConfigChange, alter_resource};
+pub use super::dice::Dice;
 use super::image::{Image, ResourceType};
 use super::placement;
 use super::record::MetadataRecord;
@@ -20,7 +22,6 @@ use crate::wire::messages::create_topics_response::{
 };
 use crate::wire::messages::delete_topics_request::DeleteTopicsRequest;
 use crate::wire::messages::delete_topics_response::{DeletableTopicResult, DeleteTopicsResponse};
-use crate::wire::messages::partition_record::PartitionRecord;
 use crate::wire::messages::remove_topic_record::RemoveTopicRecord;
 use crate::wire::messages::topic_record::TopicRecord;
 use crate::wire::{ErrorCode, Str};
@@ -34,30 +35,10 @@ const DELETE_MESSAGE_VERSION: i16 = 5;
 const DELETE_BY_ID_VERSION: i16 = 6;
 
 /// An error with what to tell the client.
-type Refusal = (ErrorCode, Option<String>);
+pub(super) type Refusal = (ErrorCode, Option<String>);
 
-fn refuse<T>(error: ErrorCode, message: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse<T>(error: ErrorCode, message: impl Into<String>) -> Result<T, Refusal> {
     Err((error, Some(message.into())))
-}
-
-/// Random input of a decision.
-pub struct Dice<'a>(pub &'a mut dyn FnMut() -> u64);
-
-impl Dice<'_> {
-    fn roll(&mut self) -> u64 {
-        (self.0)()
-    }
-
-    /// An id that does not begin with a dash and is none of the reserved ones.
-    pub fn uuid(&mut self) -> Uuid {
-        loop {
-            let id = Uuid::from_halves(self.roll(), self.roll());
-            let reserved = id.0[..15].iter().all(|byte| *byte == 0);
-            if !reserved && !id.to_string().starts_with('-') {
-                return id;
-            }
-        }
-    }
 }
 
 struct NewTopic {
@@ -295,44 +276,6 @@ fn manual(image: &Image, topic: &CreatableTopic) -> Result<Vec<Vec<NodeId>>, Ref
     Ok(partitions.into_values().collect())
 }
 
-/// One partition's replicas as a request assigns them. `factor`: how many the others have.
-fn check_replicas(
-    image: &Image,
-    partition: i32,
-    ids: &[i32],
-    factor: Option<usize>,
-) -> Result<Vec<NodeId>, Refusal> {
-    let refused = |why: String| refuse(ErrorCode::INVALID_REPLICA_ASSIGNMENT, why);
-    if ids.is_empty() {
-        return refused("The manual partition assignment includes an empty replica list.".into());
-    }
-    let mut seen = AHashSet::new();
-    for id in ids {
-        if image.broker(NodeId(*id)).is_none() {
-            return refused(format!(
-                "The manual partition assignment includes broker {id}, but no such broker is registered."
-            ));
-        }
-        if !seen.insert(*id) {
-            return refused(format!(
-                "The manual partition assignment includes the broker {id} more than once."
-            ));
-        }
-    }
-    if let Some(factor) = factor.filter(|factor| *factor != ids.len()) {
-        return refused(format!(
-            "The manual partition assignment includes a partition with {} replica(s), but this is not consistent with previous partitions, which have {factor} replica(s).",
-            ids.len()
-        ));
-    }
-    if !ids.iter().any(|id| image.can_lead(NodeId(*id))) {
-        return refused(format!(
-            "All brokers specified in the manual partition assignment for partition {partition} are fenced or in controlled shutdown."
-        ));
-    }
-    Ok(ids.iter().map(|id| NodeId(*id)).collect())
-}
-
 /// The settings a new topic has, as CreateTopics v5 tells them (KIP-525).
 fn told_configs(
     config: &BrokerConfig,
@@ -369,38 +312,6 @@ fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecor
     }
     records
 }
-
-/// A new partition: in sync are the replicas whose brokers live, and the first of them leads.
-fn partition_record(
-    image: &Image,
-    topic_id: Uuid,
-    partition_id: i32,
-    replicas: &[NodeId],
-) -> MetadataRecord {
-    let isr: Vec<i32> = replicas
-        .iter()
-        .filter(|id| image.can_lead(**id))
-        .map(|id| id.0)
-        .collect();
-    let directory = |id: &NodeId| match image.broker(*id).map(|broker| broker.log_dirs.as_slice()) {
-        Some([only]) => *only,
-        _ => UNASSIGNED_DIRECTORY,
-    };
-    MetadataRecord::from(PartitionRecord {
-        partition_id,
-        topic_id,
-        leader: isr.first().copied().unwrap_or(-1),
-        isr,
-        directories: replicas.iter().map(directory).collect(),
-        replicas: replicas.iter().map(|node| node.0).collect(),
-        leader_epoch: 0,
-        partition_epoch: 0,
-        ..Default::default()
-    })
-}
-
-/// Directory id of a replica whose broker has not placed it yet (KIP-858).
-const UNASSIGNED_DIRECTORY: Uuid = Uuid::from_halves(0, 1);
 
 pub fn delete_topics(
     image: &Image,

@@ -233,7 +233,10 @@ mod tests {
         );
         assert!(check("k", Kind::IntOr(-1, 1, 9), "-1").is_ok());
         for bad in ["x", "nan", "inf", ""] {
-            assert!(say(Kind::Double(0.0, 1.0), bad).ends_with("DOUBLE"), "{bad}");
+            assert!(
+                say(Kind::Double(0.0, 1.0), bad).ends_with("DOUBLE"),
+                "{bad}"
+            );
         }
         assert!(say(Kind::Double(0.0, 1.0), "1.5").ends_with("no more than 1"));
         for bad in ["x", "1", "1:x", "-1:2", "*,1:2"] {
