@@ -5,7 +5,7 @@
 use super::features;
 use super::image::Image;
 use super::leadership;
-use super::metadata_log::{MetadataLog, MetadataLogError, write_bootstrap};
+use super::metadata_log::{MetadataLog, MetadataLogError, bootstrap};
 use super::record::MetadataRecord;
 use super::topic_admin::Dice;
 use crate::config::BrokerConfig;
@@ -69,9 +69,8 @@ impl Controller {
             broker_epoch: Cell::new(-1),
         });
         if is_new {
-            write_bootstrap(dir, &features::initial()).await?;
-            controller.change(|_| (features::initial(), ())).await?;
-            return Ok(controller);
+            let records = bootstrap(dir, features::initial()).await?;
+            controller.change(|_| (records, ())).await?;
         }
         let node = controller.config.node_id;
         // Before features are lowered: without theirs the eligible replicas are forgotten.

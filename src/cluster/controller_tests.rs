@@ -232,3 +232,26 @@ fn settings_of_a_deleted_topic_do_not_come_back_with_its_name() {
         );
     });
 }
+
+#[test]
+fn a_directory_that_kafka_formatted_begins_with_what_it_was_formatted_with() {
+    use crate::cluster::snapshot::{SnapshotId, encode};
+    on_ring(|dir| async move {
+        let level = |name: &str, feature_level| {
+            MetadataRecord::from(FeatureLevelRecord {
+                name: name.into(),
+                feature_level,
+                ..Default::default()
+            })
+        };
+        let formatted = [level("metadata.version", 30), level("group.version", 1)];
+        let home = dir.join("__cluster_metadata-0");
+        std::fs::create_dir_all(&home).unwrap();
+        let bytes = encode(&formatted, SnapshotId::BOOTSTRAP, 0).unwrap();
+        std::fs::write(home.join(SnapshotId::BOOTSTRAP.file_name()), bytes).unwrap();
+        let controller = open(&dir).await;
+        let image = controller.image();
+        let features: Vec<_> = image.finalized_features().collect();
+        assert_eq!(features, [("metadata.version", 30)]);
+    });
+}

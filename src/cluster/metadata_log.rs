@@ -280,17 +280,25 @@ impl MetadataLog {
     }
 }
 
-/// Writes what a new cluster begins with beside its log, as Kafka's formatter does.
-pub async fn write_bootstrap(
+/// What a new cluster begins with: the records that `dir` was formatted with, by Kafka's formatter
+/// or here before; where it was not, it is now, with `records`.
+pub async fn bootstrap(
     dir: &Path,
-    records: &[MetadataRecord],
-) -> Result<(), MetadataLogError> {
+    records: Vec<MetadataRecord>,
+) -> Result<Vec<MetadataRecord>, MetadataLogError> {
     let id = SnapshotId::BOOTSTRAP;
     let path = dir.join(METADATA_TOPIC_DIR).join(id.file_name());
-    let bytes = snapshot::encode(records, id, rt::wall_ms())?;
-    rt::fs::write_atomic(&path, bytes.to_vec())
-        .await
-        .map_err(io_error("cannot write", &path))
+    match rt::fs::read(&path).await {
+        Ok(bytes) => Replay::records(bytes.into())
+            .map_err(|source| MetadataLogError::Replay { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let bytes = snapshot::encode(&records, id, rt::wall_ms())?;
+            let written = rt::fs::write_atomic(&path, bytes.to_vec()).await;
+            written.map_err(io_error("cannot write", &path))?;
+            Ok(records)
+        }
+        Err(error) => Err(io_error("cannot read", &path)(error)),
+    }
 }
 
 fn live_segment(name: &str) -> Option<Offset> {

@@ -69,6 +69,28 @@ impl Replay {
         Ok(replay)
     }
 
+    /// The records of a snapshot, as they are.
+    pub fn records(bytes: Bytes) -> Result<Vec<MetadataRecord>, ReplayError> {
+        let mut records = Vec::new();
+        let mut position = 0;
+        for batch in Batches::new(bytes) {
+            let bad = |source| ReplayError::Batch { position, source };
+            let batch = batch.map_err(bad)?;
+            batch.check_crc().map_err(bad)?;
+            if !batch.is_control() {
+                for record in batch.records(INFLATED_MAX).map_err(bad)? {
+                    let record = record.map_err(bad)?;
+                    let offset = record.offset.0;
+                    let record = MetadataRecord::decode(record.value.unwrap_or_default())
+                        .map_err(|source| ReplayError::Record { offset, source })?;
+                    records.push(record);
+                }
+            }
+            position += batch.total_size() as u64;
+        }
+        Ok(records)
+    }
+
     /// Applies one segment's batches; returns how many bytes of it are whole batches. What is
     /// behind is the write that a crash cut short: every batch was synced before the next was
     /// written, so only the last can be torn. Damage before a whole batch is an error.
