@@ -8,6 +8,7 @@ use crate::config::BrokerConfig;
 use crate::config::listeners::{Listener as ListenerConfig, SecurityProtocol};
 use crate::log::dir::{DirError, LogDir, MetaProperties};
 use crate::log::names::PartitionDir;
+use crate::log::manager::{LogManager, ManagerSettings};
 use crate::log::{LogShard, ShardLimits};
 use crate::net::admission::{Admission, ConnectionLimits};
 use crate::net::connection::ConnectionSettings;
@@ -163,9 +164,14 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
         session_slots: config.fetch_session_slots.div_ceil(shards),
         request_memory_bytes: config.request_memory_bytes,
     };
-    let logs = LogShard::new(ShardLimits {
-        recent_batch_bytes: config.recent_batch_bytes,
-        ..ShardLimits::default()
+    let limits =
+        ShardLimits { recent_batch_bytes: config.recent_batch_bytes, ..ShardLimits::default() };
+    let upkeep = ManagerSettings {
+        retention_check: Duration::from_millis(config.log_retention_check_interval_ms),
+        ..ManagerSettings::default()
+    };
+    let logs = LogManager::new(LogShard::new(limits), upkeep, |dir, error| {
+        tracing::error!(dir = %dir.display(), %error, "log directory is offline");
     });
     let (mesh, inbox) = seat.mesh.open();
     let metrics = ShardMetrics::new(place, shared.families.clone());

@@ -234,7 +234,12 @@ fn two_members_share_the_partitions_and_the_survivor_takes_over() {
         seen.len()
     };
     let deadline = Instant::now() + WAIT;
-    while !(owned(&first) == 2 && owned(&second) == 2 && poll(&first) == 400 && poll(&second) == 400) {
+    loop {
+        poll(&first);
+        let all = poll(&second) == 400;
+        if all && owned(&first) == 2 && owned(&second) == 2 {
+            break;
+        }
         assert!(Instant::now() < deadline, "{} and {} partitions", owned(&first), owned(&second));
     }
     drop(second);
@@ -305,7 +310,7 @@ fn an_idempotent_producers_repeated_batch_gets_its_first_offset_again_even_after
     send(&maker, "t", "k", "makes the topic");
     maker.flush(WAIT).unwrap();
     let mut raw = Raw::connect(broker.address);
-    let ids: InitProducerIdResponse = raw.call(&InitProducerIdRequest::default(), 4);
+    let ids: InitProducerIdResponse = raw.call(&InitProducerIdRequest { transactional_id: None, ..Default::default() }, 4);
     assert_eq!(ids.error_code, 0);
     let (id, epoch) = (ids.producer_id, ids.producer_epoch);
     for sequence in 0..7 {

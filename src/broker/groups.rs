@@ -33,6 +33,7 @@ use crate::wire::messages::offset_fetch_response::OffsetFetchResponse;
 use crate::wire::messages::sync_group_request::SyncGroupRequest;
 use crate::wire::messages::sync_group_response::SyncGroupResponse;
 use crate::wire::{ErrorCode, Str};
+use ahash::AHashSet;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -242,7 +243,9 @@ pub async fn describe(context: Rc<Context>, request: DescribeGroupsRequest) -> D
     DescribeGroupsResponse { groups, ..Default::default() }
 }
 
-pub async fn delete(context: Rc<Context>, request: DeleteGroupsRequest) -> DeleteGroupsResponse {
+pub async fn delete(context: Rc<Context>, mut request: DeleteGroupsRequest) -> DeleteGroupsResponse {
+    let mut seen = AHashSet::new();
+    request.groups_names.retain(|group| seen.insert(group.clone()));
     let (placed, refused) = by_partition(&context.shard, &request.groups_names);
     let mut results = refusal::delete_groups(&request.groups_names, ErrorCode::NOT_COORDINATOR);
     for (place, error) in refused {

@@ -15,7 +15,6 @@ use ahash::AHashSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Logs opened at once by one shard: enough to keep the disk busy with small reads, few enough
 /// that file descriptors and memory for recovery stay bounded.
@@ -97,9 +96,9 @@ impl Shard {
             .find(|dir| dir.present.contains(&key))
             .unwrap_or_else(|| self.roomiest(&topic.name, index));
         let config = configs::layers(image, &self.node.config).log_config(&settings(image, topic));
-        let (log, report) = Log::open(
-            &self.logs,
-            LogOpen {
+        let (log, report) = self
+            .logs
+            .open(LogOpen {
                 log_dir: dir.path.clone(),
                 topic: topic.name.to_string(),
                 partition: index,
@@ -113,9 +112,8 @@ impl Shard {
                     expiration_ms: self.node.config.producer_id_expiration_ms,
                     ..ProducerLimits::default()
                 },
-            },
-        )
-        .await?;
+            })
+            .await?;
         if report.bytes_checked > 0 {
             tracing::info!(
                 topic = %topic.name, partition = index, bytes = report.bytes_checked,
@@ -210,18 +208,9 @@ impl Shard {
         if partition.topic == OFFSETS_TOPIC {
             self.groups.release(partition.id.index);
         }
-        let log = partition.log.clone();
-        let delay = Duration::from_millis(log.config().file_delete_delay_ms.max(0) as u64);
-        if let Err(error) = log.mark_deleted().await {
+        if let Err(error) = self.logs.delete(&partition.topic, partition.id.index).await {
             tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "directory cannot be doomed");
-            return;
         }
-        rt::spawn(async move {
-            rt::sleep(delay).await;
-            if let Err(error) = log.delete_files().await {
-                tracing::error!(topic = %log.topic(), partition = log.partition(), %error, "files of a deleted partition cannot be removed");
-            }
-        });
     }
 }
 

@@ -19,7 +19,7 @@ use crate::wire::batch_builder::{BatchBuilder, BuildError};
 use ahash::AHashMap;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ pub struct Groups {
     limits: GroupLimits,
     /// `offsets.commit.timeout.ms`.
     commit_timeout: Duration,
-    by_partition: RefCell<AHashMap<i32, Rc<Coordinator>>>,
+    /// In the order of the partitions, so that answers over all of them repeat in a replay.
+    by_partition: RefCell<BTreeMap<i32, Rc<Coordinator>>>,
 }
 
 /// One partition's coordinator with what it needs from the shard.
@@ -45,6 +46,8 @@ pub struct Coordinator {
     tokens: Cell<u64>,
     /// Appends whose outcome has not been reported yet, oldest first.
     appends: RefCell<VecDeque<Append>>,
+    /// The oldest one has left the queue and is waited for.
+    reporting: Cell<bool>,
     appended: Notify,
     /// The deadline the timer sleeps for.
     armed: Cell<Option<Instant>>,
@@ -80,7 +83,7 @@ impl Groups {
             settings,
             limits: GroupLimits::default(),
             commit_timeout: Duration::from_millis(config.offsets_commit_timeout_ms),
-            by_partition: RefCell::new(AHashMap::new()),
+            by_partition: RefCell::new(BTreeMap::new()),
         }
     }
 
@@ -103,6 +106,7 @@ impl Groups {
             waiting: RefCell::new(AHashMap::new()),
             tokens: Cell::new(0),
             appends: RefCell::new(VecDeque::new()),
+            reporting: Cell::new(false),
             appended: Notify::new(),
             armed: Cell::new(None),
             rearm: Notify::new(),
@@ -112,7 +116,10 @@ impl Groups {
         self.by_partition.borrow_mut().insert(partition.id.index, coordinator.clone());
         rt::spawn(async move {
             if let Err(error) = super::group_load::load(&coordinator).await {
+                // What cannot be read cannot be coordinated; clients are told to look elsewhere.
                 tracing::error!(partition = coordinator.partition.id.index, %error, "groups could not be loaded");
+                let effects = coordinator.state.borrow_mut().unload();
+                coordinator.carry_out(effects);
                 return;
             }
             let effects = coordinator.state.borrow_mut().finish_loading(clock());
@@ -185,7 +192,7 @@ impl Coordinator {
                 }
                 Effect::Append { records, producer, then } => {
                     let outcome = self.append(&records, producer);
-                    let first = self.appends.borrow().is_empty();
+                    let first = self.appends.borrow().is_empty() && !self.reporting.get();
                     match outcome {
                         Outcome::Known(outcome) if first => {
                             todo.extend(self.state.borrow_mut().append_done(then, outcome, clock()));
@@ -241,12 +248,14 @@ impl Coordinator {
                 self.appended.notified().await;
                 continue;
             };
+            self.reporting.set(true);
             let outcome = match append.outcome {
                 Outcome::Known(outcome) => outcome,
                 Outcome::Waiting { base, required, epoch } => {
                     self.committed(append.id, required, epoch).await.map(|()| base.0)
                 }
             };
+            self.reporting.set(false);
             let effects = self.state.borrow_mut().append_done(append.id, outcome, clock());
             self.carry_out(effects);
         }
@@ -332,6 +341,7 @@ fn build(
     if let Some(producer) = producer {
         batch.producer_id = producer.id;
         batch.producer_epoch = producer.epoch;
+        batch.base_sequence = 0;
         batch.transactional = true;
     }
     for record in records {

@@ -9,7 +9,7 @@
 //! * [`apply`] makes the shard's replicas follow the metadata image;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
-//! * [`upkeep`] what the shard does by the clock: retention, flushes, checkpoint facts;
+//! * [`upkeep`] its timer, gauges and checkpoint facts;
 //! * [`control`] the executor beside the shards that owns the metadata.
 
 pub mod append;

@@ -9,7 +9,7 @@ use super::apply::DirFacts;
 use super::budget::Budget;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
-use crate::log::LogShard;
+use crate::log::manager::LogManager;
 use crate::observe::metrics::ShardMetrics;
 use crate::replica::partition::Partition;
 use crate::replica::session::Sessions;
@@ -54,7 +54,7 @@ pub struct Shard {
     sessions: RefCell<Sessions>,
     pub(super) waiting: Waiting,
     pub groups: Groups,
-    pub logs: Rc<LogShard>,
+    pub logs: Rc<LogManager>,
     pub(super) producer_ids: ProducerIds,
     pub(super) dirs: Arc<Vec<DirFacts>>,
     metrics: ShardMetrics,
@@ -75,7 +75,7 @@ impl Shard {
         node: Arc<NodeFacts>,
         settings: ShardSettings,
         mesh: Rc<Mesh<Shard, Control>>,
-        logs: Rc<LogShard>,
+        logs: Rc<LogManager>,
         dirs: Arc<Vec<DirFacts>>,
         metrics: ShardMetrics,
     ) -> Rc<Shard> {

@@ -1,19 +1,15 @@
-//! What a shard does by the clock: retention, timed flushes, forgetting silent producers, gauges,
+//! What a shard does beside requests: its timer and the upkeep of its logs, its gauges, its end,
 //! and what it reports for the directories' checkpoints. Never on the path of a record.
 
 use super::Shard;
 use crate::log::dir::CheckpointFacts;
 use crate::observe::metrics::PartitionLabels;
 use crate::rt;
-use crate::types::Offset;
+use crate::types::{Offset, PartitionId};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often logs are looked at for `flush.ms`.
-const FLUSH_TICK: Duration = Duration::from_millis(100);
-/// How often silent producers are forgotten (`producer.id.expiration.check.interval.ms`).
-const PRODUCER_TICK: Duration = Duration::from_secs(600);
 /// How long open connections get to end at shutdown.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -25,50 +21,23 @@ pub struct PartitionFacts {
 }
 
 impl Shard {
-    /// Starts the shard's clocks.
+    /// Starts what the shard does by the clock.
     pub fn start_upkeep(self: &Rc<Self>) {
         rt::spawn(self.clone().run_timer());
-        let interval = Duration::from_millis(self.node.config.log_retention_check_interval_ms);
-        self.every(interval, Shard::apply_retention);
-        self.every(FLUSH_TICK, |shard| {
-            let now_ms = rt::wall_ms();
-            for partition in shard.partitions() {
-                if partition.log.config().flush_ms != i64::MAX {
-                    partition.log.flush_if_due(now_ms);
-                }
-            }
-        });
-        self.every(PRODUCER_TICK, |shard| {
-            let now_ms = rt::wall_ms();
-            shard.partitions().iter().for_each(|partition| partition.log.expire_producers(now_ms));
-        });
-    }
-
-    fn every(self: &Rc<Self>, interval: Duration, work: fn(&Rc<Shard>)) {
         let shard = Rc::downgrade(self);
-        rt::spawn(async move {
-            loop {
-                rt::sleep(interval).await;
-                let Some(shard) = shard.upgrade() else { return };
-                work(&shard);
-            }
-        });
-    }
-
-    fn apply_retention(self: &Rc<Self>) {
-        let now_ms = rt::wall_ms();
-        for partition in self.partitions() {
-            let report = partition.log.apply_retention(now_ms, partition.bounds().high_watermark);
-            if report.bytes() > 0 {
-                self.progressed(&partition);
-            }
-        }
+        self.logs.start(Rc::new(move |log| {
+            let id = PartitionId { topic: log.topic_id(), index: log.partition() };
+            let partition = shard.upgrade().and_then(|shard| shard.partition(id));
+            // Without a leader nothing is known to be committed, and nothing may go.
+            partition.map_or(Offset::ZERO, |partition| partition.bounds().high_watermark)
+        }));
     }
 
     /// What this shard's partitions tell for the checkpoints.
     pub fn checkpoint_facts(&self) -> Vec<PartitionFacts> {
         self.partitions()
             .iter()
+            .filter(|partition| !partition.log.is_offline())
             .filter_map(|partition| {
                 Some(PartitionFacts {
                     dir: partition.log.dir().parent()?.to_owned(),
@@ -116,9 +85,9 @@ impl Shard {
             tracing::warn!(open = self.connections(), "connections are still open at shutdown");
         }
         let mut clean = true;
-        for partition in self.partitions() {
-            if let Err(error) = partition.log.close().await {
-                tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "log could not be closed");
+        for (dir, closed) in self.logs.close_all().await {
+            if let Err(error) = closed {
+                tracing::error!(dir = %dir.display(), %error, "a log could not be closed");
                 clean = false;
             }
         }
