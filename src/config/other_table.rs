@@ -1,5 +1,5 @@
-//! The settings of Apache Kafka 4.4 brokers that this broker does not act on: they are accepted so
-//! that Kafka's files load, checked like the others, shown by DescribeConfigs and reported once as
+//! The settings that this broker does not act on, nearly all of them Apache Kafka 4.4's: they are
+//! accepted so that Kafka's files load, checked like the others, shown by DescribeConfigs and reported once as
 //! without effect. Facts only.
 
 use super::definition::{Definition, Kind, Update};
@@ -155,6 +155,7 @@ pub(super) const OTHERS: &[Definition] = &[
     other("group.streams.session.timeout.ms", Kind::Int(1, i32::MAX), Some("45000"), FIXED),
     hidden("group.streams.task.offset.interval.ms", Kind::Int(1, i32::MAX), Some("60000"), FIXED),
     other("group.streams.topology.description.plugin.class", Kind::Class, None, FIXED),
+    Definition { doc: "A port of its own for each shard; not available yet.", ..other("highwater.listener.per.shard", Kind::Boolean, Some("false"), FIXED) },
     other("initial.broker.registration.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("60000"), FIXED),
     hidden("internal.metadata.delete.delay.millis", Kind::Long(i64::MIN, i64::MAX), Some("60000"), FIXED),
     hidden("internal.metadata.log.segment.bytes", Kind::Int(i32::MIN, i32::MAX), None, FIXED),
