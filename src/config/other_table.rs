@@ -1,6 +1,6 @@
 //! The settings that this broker does not act on, nearly all of them Apache Kafka 4.4's: they are
-//! accepted so that Kafka's files load, checked like the others, shown by DescribeConfigs and reported once as
-//! without effect. Facts only.
+//! accepted so that Kafka's files load, checked like the others, shown by DescribeConfigs and
+//! reported once as without effect. Facts only.
 
 use super::definition::{Definition, Kind, Update};
 
