@@ -3,8 +3,8 @@
 //! Floor: the same round trip between two plain threads that spin on two atomics (no sleeping, no
 //! futures), printed beside it.
 //!
-//! Last result on 2 shared cores, kernel 6.18, unpinned and parked: see the numbers in
-//! `rt::lane`'s documentation; run with `cargo bench --bench lane`.
+//! Last result on 2 busy shared cores, kernel 6.18, unpinned: round trip with both sides parked
+//! 28.6 us (floor 0.47 us; the difference is two eventfd wakes), one way 5.7 M values/s.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,8 @@
 //! Lock-free ring for the values, one waker cell per direction for the bell; a bell is rung only
 //! when the other side waits, so a burst costs one wake. Both ends are `Send` and each belongs to
 //! one executor (or one thread). Woken tasks of another executor go through that executor's
-//! foreign-wake queue and its eventfd.
+//! foreign-wake queue and its eventfd: a round trip between parked executors takes about 29
+//! microseconds, streams run at some 5 million values a second (benches/lane.rs).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -269,3 +269,99 @@ fn bytes_written_before_a_drop_arrive() {
     })
     .unwrap();
 }
+
+/// Results and wake-ups that arrive from threads after the task that waited has gone, while it
+/// goes, and while it still waits.
+#[test]
+fn late_wakes_of_finished_tasks_do_no_harm() {
+    const TASKS: u64 = 20_000;
+    let done = Arc::new(AtomicU64::new(0));
+    let counter = done.clone();
+    let plan = RingPlan {
+        shards: 2,
+        ..RingPlan::default()
+    };
+    run_ring(plan, move |_| {
+        let counter = counter.clone();
+        async move {
+            for batch in 0..TASKS / 100 {
+                let tasks: Vec<_> = (0..100)
+                    .map(|i| {
+                        let counter = counter.clone();
+                        rt::spawn(async move {
+                            let work = rt::blocking(move || std::hint::black_box(i * 2));
+                            let limit = Duration::from_micros(rt::random_below(600) + batch % 7);
+                            if let Ok(result) = rt::timeout(limit, work).await {
+                                assert_eq!(result, i * 2);
+                            }
+                            counter.fetch_add(1, Ordering::Relaxed);
+                        })
+                    })
+                    .collect();
+                rt::join_all(tasks).await;
+            }
+        }
+    })
+    .unwrap();
+    assert_eq!(done.load(Ordering::Relaxed), 3 * TASKS);
+}
+
+/// Listeners of other programs count, with and without SO_REUSEPORT, before and after ours.
+#[test]
+fn a_port_of_another_program_is_an_error() {
+    run_ring(RingPlan::default(), |index| async move {
+        if index.is_control() {
+            return;
+        }
+        let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = plain.local_addr().unwrap();
+        let error = Listener::bind(addr).expect_err("the port is taken");
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        drop(plain);
+
+        let sharing = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let sharing = sharing.unwrap();
+        sharing.set_reuse_port(true).unwrap();
+        let any: std::net::SocketAddr = ([127, 0, 0, 1], 0).into();
+        sharing.bind(&any.into()).unwrap();
+        sharing.listen(1).unwrap();
+        let addr = sharing.local_addr().unwrap().as_socket().unwrap();
+        let error = Listener::bind(addr).expect_err("the port is taken");
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        drop(sharing);
+
+        let ours = Listener::bind(any).unwrap();
+        let error = std::net::TcpListener::bind(ours.local_addr()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    })
+    .unwrap();
+}
+
+/// A restart finds its port free although connections of the last run linger in TIME_WAIT.
+#[test]
+fn a_port_can_be_bound_again_after_a_restart() {
+    let port = Arc::new(AtomicU64::new(0));
+    for _ in 0..3 {
+        let port = port.clone();
+        run_ring(RingPlan::default(), move |index| {
+            let port = port.clone();
+            async move {
+                if index.is_control() {
+                    return;
+                }
+                let addr = ([127, 0, 0, 1], port.load(Ordering::Relaxed) as u16).into();
+                let mut listener = Listener::bind(addr).expect("the port of the last run");
+                let addr = listener.local_addr();
+                port.store(u64::from(addr.port()), Ordering::Relaxed);
+                let client = rt::spawn(async move { Stream::connect(addr).await.unwrap() });
+                let (server, _) = listener.accept().await.unwrap();
+                // The side that closes first gets the TIME_WAIT: ours.
+                drop(server);
+                let (mut read, _write) = client.await.split();
+                let mut buf = BytesMut::new();
+                assert_eq!(read.read(&mut buf).await.unwrap(), 0);
+            }
+        })
+        .unwrap();
+    }
+}
