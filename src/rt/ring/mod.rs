@@ -43,24 +43,30 @@ pub(crate) async fn sleep(duration: Duration) {
 }
 
 /// One turn of the reactor: everything runnable runs and the rings are looked at before the
-/// caller goes on. A timer is what reaches the reactor; it must not have passed when it is polled
-/// first, or it would be ready on the spot.
+/// caller goes on. A timer is what reaches the reactor. It must not have passed when it is polled
+/// first, or it would be ready on the spot; but it should have when the executor looks at its
+/// timers next, or the executor parks for the rest of it: 6 microseconds a yield against 28.
 pub(crate) async fn yield_now() {
     let mut armed = None;
     poll_fn(|cx| {
         if armed.is_some() {
             return Poll::Ready(());
         }
+        let mut delay = YIELD_FIRST;
         loop {
-            let mut timer = glommio::timer::Timer::new(Duration::from_micros(1));
+            let mut timer = glommio::timer::Timer::new(delay);
             if Pin::new(&mut timer).poll(cx).is_pending() {
                 armed = Some(timer);
                 return Poll::Pending;
             }
+            delay *= 2;
         }
     })
     .await;
 }
+
+/// Arming takes 50 to 100 ns.
+const YIELD_FIRST: Duration = Duration::from_nanos(150);
 
 /// glommio's errors wrap the system's; callers match on kinds and codes.
 pub(crate) fn io_error(error: glommio::GlommioError<()>) -> io::Error {
