@@ -81,6 +81,12 @@ impl LogDir {
             }
         };
         rt::fs::create_dir_all(path).await.map_err(io("create"))?;
+        if let Some(parent) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            rt::fs::sync_dir(parent).await.map_err(io("sync"))?;
+        }
         let lock = rt::fs::lock_file(&path.join(LOCK_FILE))
             .await
             .map_err(|source| {

@@ -8,7 +8,7 @@
 //! `upkeep` permit, so only one of them changes files at a time. No borrow is held across an
 //! await.
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -80,6 +80,8 @@ pub(super) struct LogState {
     pub flush_wanted: Offset,
     /// The leader-epoch checkpoint on disk is behind memory.
     pub epochs_unwritten: bool,
+    /// Sealed segments below this were seen to be on the disk as a whole: a place to look from.
+    pub synced_below: Cell<Offset>,
     /// A task that persists index entries or epochs is on its way.
     pub persisting: bool,
 }
@@ -266,7 +268,7 @@ impl Log {
         CheckpointFacts {
             topic: self.topic.clone(),
             partition: self.partition,
-            recovery_point: state.marks.durable(),
+            recovery_point: state.recovery_point(),
             log_start: (log_start > first_base).then_some(log_start),
         }
     }
@@ -388,16 +390,20 @@ impl Log {
         if !matches!(state.status, Status::Open | Status::Truncating) {
             return None;
         }
-        if upto <= state.marks.durable() {
+        if upto <= state.recovery_point() {
             return None;
         }
-        let first = state.floor_base(state.marks.durable());
+        let first = state.floor_base(state.recovery_point());
         let segments = state
             .segments
             .range(first..)
             .filter(|(base, segment)| **base < upto && !segment.is_synced())
             .filter_map(|(_, segment)| {
-                let whole = segment.is_sealed() && segment.written() == segment.size();
+                // A file that still has reserved space behind its data is synced again once that
+                // is cut: else the space comes back after a power loss, as a tail of zeros.
+                let whole = segment.is_sealed()
+                    && segment.written() == segment.size()
+                    && segment.file_len() == segment.size();
                 Some((segment.clone(), segment.handles()?.writer, whole))
             })
             .collect();
@@ -446,6 +452,22 @@ impl LogState {
     pub(super) fn end_of(&self, base: Offset) -> Offset {
         let next = self.segments.range(base.next()..).next();
         next.map_or(self.marks.log_end(), |(next, _)| *next)
+    }
+
+    /// Where a recovery must begin to check: nothing below needs it. A sealed segment holds it
+    /// back until all of its file, the cut of its reserved space included, is on the disk.
+    pub(super) fn recovery_point(&self) -> Offset {
+        let durable = self.marks.durable();
+        let from = self.floor_base(durable.min(self.synced_below.get()));
+        let unsynced = self
+            .segments
+            .range(from..)
+            .take_while(|(base, _)| **base < durable)
+            .find(|(_, segment)| segment.is_sealed() && !segment.is_synced());
+        let point = unsynced.map_or(durable, |(base, _)| *base);
+        // The active segment is not sealed yet: it has to be looked at again once it is.
+        self.synced_below.set(point.min(self.active().base()));
+        point
     }
 
     /// Whether some flush is owed for what is written now.

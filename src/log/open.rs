@@ -5,6 +5,7 @@
 //! from the segment of the recovery point on is read and checked, indexes and producer state are
 //! built anew, the log is cut at the first bad batch, and every later segment goes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -107,10 +108,14 @@ impl Log {
 /// Creates the partition's directory and its topic id, or checks the one it has.
 async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
     let storage = |what| move |error| LogError::storage(what, dir.to_owned(), error);
-    if !rt::fs::exists(dir).await.map_err(storage("look for"))? {
+    let exists = rt::fs::exists(dir).await.map_err(storage("look for"))?;
+    if !exists {
         rt::fs::create_dir_all(dir)
             .await
             .map_err(storage("create"))?;
+    }
+    if !exists || !open.clean_shutdown {
+        // Also when it exists: the process that made it may have died before this.
         rt::fs::sync_dir(&open.log_dir)
             .await
             .map_err(storage("sync"))?;
@@ -320,6 +325,7 @@ impl Loader {
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
             epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
+            synced_below: Cell::new(Offset::ZERO),
             persisting: false,
         };
         let log = Log::from_parts(LogParts {
@@ -347,6 +353,7 @@ impl Loader {
             remove_segment_files(&self.dir, *base).await?;
             self.report.segments_deleted.push(*base);
         }
+        rt::fs::sync_dir(&self.dir).await?;
         self.segments.clear();
         self.producers.reset(log_start);
         self.epochs.clear();

@@ -157,9 +157,9 @@ impl<'a> Recovery<'a> {
         for (at, segment) in segments.iter().enumerate() {
             let later = segments.get(at + 1..).unwrap_or_default();
             let whole = self.check_segment(segment, &mut next).await?;
-            // Segments of a compacted log may have gaps between them, a log that lost its tail
-            // may not go on behind the hole.
-            let goes_on = later.first().is_none_or(|l| whole || l.base() == next);
+            let goes_on = later
+                .first()
+                .is_none_or(|later| self.goes_on(whole, next, later));
             segment
                 .persist_indexes(&self.loader.dir, !later.is_empty() && goes_on)
                 .await?;
@@ -174,6 +174,25 @@ impl<'a> Recovery<'a> {
         }
         self.loader.log_end = next;
         Ok(())
+    }
+
+    /// Whether `later` continues a log that reaches to `next`. A segment may have lost its tail
+    /// at the edge of a batch, so a hole before the next one is a loss, and a log never goes on
+    /// behind a loss. Only where compaction removes records a hole may be meant; an empty segment
+    /// says nothing in either case.
+    fn goes_on(&self, whole: bool, next: Offset, later: &Segment) -> bool {
+        if later.base() == next {
+            return true;
+        }
+        let meant =
+            self.loader.open.config.compact && whole && later.base() > next && later.file_len() > 0;
+        if meant {
+            tracing::warn!(
+                dir = %self.loader.dir.display(), from = %next, to = %later.base(),
+                "no offsets here: compacted away, or lost"
+            );
+        }
+        meant
     }
 
     /// Walks one segment; true if all of it was good.
@@ -257,13 +276,15 @@ impl<'a> Recovery<'a> {
             let base = segment.base();
             tracing::warn!(
                 dir = %self.loader.dir.display(), segment = %base, bytes = segment.size(),
-                "segment behind a bad batch deleted"
+                "segment behind a bad batch or a hole deleted"
             );
             self.loader.segments.remove(&base);
             remove_segment_files(&self.loader.dir, base).await?;
             self.loader.report.segments_deleted.push(base);
         }
-        Ok(())
+        // Before anything is appended: a name that comes back after a power loss would put old
+        // records behind new ones.
+        rt::fs::sync_dir(&self.loader.dir).await
     }
 }
 

@@ -61,6 +61,7 @@ impl Log {
             let mut state = self.state_mut();
             state.status = Status::Truncating;
             state.generation += 1;
+            state.synced_below.set(Offset::ZERO);
             state.queue.clear();
             state.producers.reset(offset);
             state.epochs.clear();
@@ -146,6 +147,7 @@ impl Log {
             state.status = Status::Truncating;
             state.generation += 1;
             state.marks.truncated_to(offset);
+            state.synced_below.set(offset.min(state.synced_below.get()));
         }
         self.shard.recent.truncate(self.key(), offset);
         self.announce();
@@ -216,6 +218,9 @@ impl Log {
             segment.preallocation_settled().await;
             handles.reader.set_len(position).await?;
             segment.file_resized(position);
+            // Before anything is appended: what is cut may not come back after a power loss and
+            // stand behind, or instead of, what was written since.
+            handles.reader.sync_data().await?;
         }
         self.state_mut().queue.clean_tail();
         Ok(())
@@ -313,6 +318,7 @@ impl Log {
                 }
             }
         }
+        rt::fs::sync_dir(dir.as_path()).await?;
         let delay = std::time::Duration::from_millis(config.file_delete_delay_ms.max(0) as u64);
         drop(rt::spawn(async move {
             rt::sleep(delay).await;

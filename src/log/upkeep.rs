@@ -77,6 +77,10 @@ impl Log {
     }
 
     async fn complete_roll(self: Rc<Self>, old: Rc<Segment>, base: Offset, snapshot: Bytes) {
+        // The writer cuts the old file to its data before it makes the new one.
+        while self.check_usable().is_ok() && self.awaits_files(base) {
+            self.progress.wait().await;
+        }
         let permit = self.upkeep.acquire(1).await;
         let stands = {
             let state = self.state();
@@ -98,6 +102,12 @@ impl Log {
             // up to a whole segment may be dirty, and acknowledgements would wait for it.
             self.flush_written(&Rc::new(Semaphore::new(1))).await;
         }
+    }
+
+    fn awaits_files(&self, base: Offset) -> bool {
+        let state = self.state();
+        let segment = state.segments.get(&base);
+        segment.is_some_and(|segment| segment.handles().is_none())
     }
 
     async fn write_snapshot(&self, dir: &Path, at: Offset, bytes: Bytes) -> io::Result<()> {

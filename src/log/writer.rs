@@ -325,9 +325,11 @@ impl Log {
             (state.dir.clone(), state.config.clone())
         };
         segment.open_files(&dir, config.segment_io).await?;
-        let mut state = self.state_mut();
-        state.files_made += 1;
-        state.queue.partial_block.clear();
+        {
+            let mut state = self.state_mut();
+            state.files_made += 1;
+            state.queue.partial_block.clear();
+        }
         if config.preallocate && segment.begin_preallocation() {
             let log = self.rc();
             drop(rt::spawn(async move {
@@ -335,6 +337,8 @@ impl Log {
                     .await;
             }));
         }
+        // The completion of the roll waits for the files.
+        self.progress.notify_all();
         Ok(())
     }
 

@@ -48,7 +48,11 @@ async fn fill_and_go_on(config: LogConfig) {
     assert_eq!(log.log_end().0, acknowledged.len() as i64);
     assert_eq!(read_all(&log, Offset(0)).await, acknowledged);
     // Space comes back.
-    while log.apply_retention(NOW_MS + config.retention_ms + 1, Offset(5)).deleted.is_empty() {
+    while log
+        .apply_retention(NOW_MS + config.retention_ms + 1, Offset(5))
+        .deleted
+        .is_empty()
+    {
         assert!(!log.is_offline(), "{:?}", log.failure());
         crate::rt::sleep(Duration::from_millis(1)).await;
     }

@@ -148,7 +148,7 @@ impl History {
         } else {
             self.log.abandon().await;
             if self.rng.bool() {
-                self.recovery_point = self.log.durable();
+                self.recovery_point = self.log.checkpoint_facts().recovery_point;
             }
         }
         if self.rng.u8(..) < 100 {

@@ -3,6 +3,7 @@
 mod full_disk;
 mod history;
 mod manager;
+mod power;
 mod reading;
 mod recovery;
 

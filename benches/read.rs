@@ -1,0 +1,166 @@
+//! Question: what does a fetch of 64 KiB and of 1 MiB cost from the recent batches, from the page
+//! cache and from the disk, and how far is that from the bare read?
+//!
+//! Floors, in the same run: `pread` of the same length from the page cache, and after
+//! `posix_fadvise(DONTNEED)` from the device. "Cold" reads drop the file's pages before each
+//! read; the time of that call is not counted.
+//! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+
+use highwater::log::{
+    AppendAs, Log, LogConfig, LogOpen, LogShard, Origin, ProducerLimits, ShardLimits,
+};
+use highwater::rt::{RingPlan, run_ring, wall_ms};
+use highwater::types::{LeaderEpoch, Offset, Uuid};
+use highwater::wire::batch_builder::BatchBuilder;
+
+const LOG_BYTES: u64 = 64 << 20;
+const RECORDS_PER_BATCH: usize = 16;
+const SEGMENT_FILE: &str = "bench-0/00000000000000000000.log";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    RecentBatches,
+    PageCache,
+    Disk,
+}
+
+/// Forgets the file's pages, so that the next read goes to the device.
+fn drop_pages(file: &File) {
+    file.sync_all().expect("the disk takes it");
+    #[allow(unsafe_code)]
+    // SAFETY: advice on a descriptor that is open for the length of the call.
+    let answer = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(answer, 0);
+}
+
+fn open(log_dir: &Path) -> LogOpen {
+    LogOpen {
+        log_dir: log_dir.to_owned(),
+        topic: "bench".into(),
+        partition: 0,
+        topic_id: Uuid::from_halves(1, 1),
+        config: LogConfig::default(),
+        clean_shutdown: true,
+        recovery_point: Offset::ZERO,
+        log_start: None,
+        now_ms: wall_ms(),
+        producer_limits: ProducerLimits::default(),
+    }
+}
+
+fn append(log: &Log, value: &[u8]) -> u64 {
+    let mut builder = BatchBuilder::new();
+    for _ in 0..RECORDS_PER_BATCH {
+        builder.append(wall_ms(), None, Some(value), &[]).expect("a small record fits");
+    }
+    let bytes = builder.build().expect("the batch has records");
+    let size = bytes.len() as u64;
+    let how =
+        AppendAs { leader_epoch: LeaderEpoch(0), ..AppendAs::new(Origin::Client, 13, wall_ms()) };
+    log.append_as_leader(bytes, how).expect("it is valid");
+    size
+}
+
+/// Reads `count` ranges of `len` bytes one after the other through the log.
+fn reads(log_dir: &Path, from: From, len: u64, count: u64) -> Duration {
+    let (sender, receiver) = mpsc::channel();
+    let log_dir = log_dir.to_owned();
+    run_ring(RingPlan::default(), move |executor| {
+        let (sender, log_dir) = (sender.clone(), log_dir.clone());
+        async move {
+            if executor.is_control() {
+                return;
+            }
+            let recent_batch_bytes = if from == From::RecentBatches { 2 * LOG_BYTES } else { 0 };
+            let shard = LogShard::new(ShardLimits { recent_batch_bytes, ..ShardLimits::default() });
+            let (log, _) = Log::open(&shard, open(&log_dir)).await.expect("the log opens");
+            let value = [7u8; 1000];
+            let mut filled = log.size_bytes();
+            while filled < LOG_BYTES || (from == From::RecentBatches && shard.recent_batch_bytes() < LOG_BYTES) {
+                filled += append(&log, &value);
+            }
+            let start = if from == From::RecentBatches {
+                // Only what this run appended is among the recent batches.
+                Offset(log.log_end().0 - (LOG_BYTES / 1024) as i64)
+            } else {
+                Offset::ZERO
+            };
+            let file = File::open(log_dir.join(SEGMENT_FILE)).expect("the segment is there");
+            let (mut next, mut spent) = (start, Duration::ZERO);
+            for _ in 0..count {
+                if from == From::Disk {
+                    drop_pages(&file);
+                }
+                let begun = Instant::now();
+                let outcome = log.read(next, log.log_end(), len, true).await.expect("it is there");
+                spent += begun.elapsed();
+                black_box(outcome.records.len());
+                next = if outcome.upper_bound.0 + 2048 > log.log_end().0 { start } else { outcome.upper_bound };
+            }
+            log.close().await.expect("the disk takes it");
+            sender.send(spent).expect("the bench waits");
+        }
+    })
+    .expect("the ring runs");
+    receiver.recv().expect("the shard has answered")
+}
+
+fn floor(file: &File, len: u64, cold: bool, count: u64) -> Duration {
+    let size = file.metadata().expect("the segment is there").len();
+    let (mut at, mut spent) = (0, Duration::ZERO);
+    for _ in 0..count {
+        if cold {
+            drop_pages(file);
+        }
+        let begun = Instant::now();
+        // Allocated anew as a fetch must: the bytes leave with the answer.
+        let mut buffer = vec![0; len as usize];
+        file.read_exact_at(&mut buffer, at).expect("it is there");
+        black_box(&buffer);
+        spent += begun.elapsed();
+        at = if at + 2 * len > size { 0 } else { at + len };
+    }
+    spent
+}
+
+fn fetches(criterion: &mut Criterion) {
+    let dir = match std::env::var_os("HIGHWATER_BENCH_DIR") {
+        Some(dir) => tempfile::tempdir_in(dir).expect("HIGHWATER_BENCH_DIR is a directory"),
+        None => tempfile::tempdir().expect("there is a temporary directory"),
+    };
+    reads(dir.path(), From::PageCache, 1, 1);
+    let file = File::open(dir.path().join(SEGMENT_FILE)).expect("the segment is there");
+    for (name, len) in [("64KiB", 64 << 10), ("1MiB", 1 << 20)] {
+        let mut group = criterion.benchmark_group(format!("read {name}"));
+        group.throughput(Throughput::Bytes(len));
+        group.sample_size(10).warm_up_time(Duration::from_millis(300));
+        group.measurement_time(Duration::from_secs(2));
+        for (row, from) in [("page cache", From::PageCache), ("disk", From::Disk)] {
+            group.bench_function(BenchmarkId::new("log", row), |bench| {
+                bench.iter_custom(|n| reads(dir.path(), from, len, n));
+            });
+        }
+        for (row, cold) in [("pread hot", false), ("pread cold", true)] {
+            group.bench_function(BenchmarkId::new("floor", row), |bench| {
+                bench.iter_custom(|n| floor(&file, len, cold, n));
+            });
+        }
+        group.bench_function(BenchmarkId::new("log", "recent batches"), |bench| {
+            bench.iter_custom(|n| reads(dir.path(), From::RecentBatches, len, n));
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, fetches);
+criterion_main!(benches);

@@ -1,0 +1,269 @@
+//! A log in the simulated world: killed, without power, on a disk that fails or fills up, at any
+//! moment. Whatever a replica counted under its durability row must be there afterwards.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use super::*;
+use crate::rt::sim::{Fault, World};
+
+const LOG_DIR: &str = "/data";
+const LIVES: usize = 6;
+
+struct Sent {
+    base: i64,
+    last: i64,
+    body: Bytes,
+}
+
+/// What the test knows of the log, over all its lives.
+struct Known {
+    rng: RefCell<fastrand::Rng>,
+    config: RefCell<LogConfig>,
+    /// Every batch of the log's history, counted or not.
+    sent: RefCell<Vec<Sent>>,
+    /// What must survive a kill of the process, and a power loss.
+    written: Cell<i64>,
+    durable: Cell<i64>,
+    recovery_point: Cell<i64>,
+    lives: Cell<usize>,
+    power_lost: Cell<bool>,
+    appended: Cell<u64>,
+    cuts: Cell<u64>,
+    offline: Cell<u64>,
+    no_space: Cell<u64>,
+}
+
+impl Known {
+    fn new(seed: u64) -> Known {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let config = LogConfig {
+            segment_io: if rng.bool() {
+                SegmentIo::Direct
+            } else {
+                SegmentIo::Buffered
+            },
+            flush_messages: if rng.bool() { 1 } else { i64::MAX },
+            segment_bytes: rng.u32(3000..20_000),
+            ..small_segments()
+        };
+        Known {
+            rng: RefCell::new(rng),
+            config: RefCell::new(config),
+            sent: RefCell::default(),
+            written: Cell::new(0),
+            durable: Cell::new(0),
+            recovery_point: Cell::new(0),
+            lives: Cell::new(0),
+            power_lost: Cell::new(false),
+            appended: Cell::new(0),
+            cuts: Cell::new(0),
+            offline: Cell::new(0),
+            no_space: Cell::new(0),
+        }
+    }
+
+    fn rng<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        draw(&mut self.rng.borrow_mut())
+    }
+
+    /// The log tells how far it is; from here on that is a promise.
+    fn note(&self, log: &Log) {
+        self.written.set(self.written.get().max(log.written().0));
+        self.durable.set(self.durable.get().max(log.durable().0));
+    }
+
+    /// Opens the log and holds it against what is known.
+    async fn open_and_check(&self, shard: &Rc<LogShard>) -> Option<Rc<Log>> {
+        crate::rt::fs::create_dir_all(LOG_DIR).await.ok()?;
+        crate::rt::fs::sync_dir("/").await.ok()?;
+        let mut open = open_of(Path::new(LOG_DIR), self.config.borrow().clone());
+        open.recovery_point = Offset(self.recovery_point.get());
+        let (log, report) = Log::open(shard, open).await.ok()?;
+        self.cuts.set(self.cuts.get() + report.cuts.len() as u64);
+        let must = if self.power_lost.get() {
+            self.durable.get()
+        } else {
+            self.written.get()
+        };
+        let end = log.log_end().0;
+        assert!(
+            end >= must,
+            "log ends at {end}, {must} was promised: {report:?}"
+        );
+        let found = read_all(&log, log.log_start()).await;
+        let mut sent = self.sent.borrow_mut();
+        sent.retain(|batch| batch.last < end);
+        let known: Vec<(i64, i64)> = sent.iter().map(|batch| (batch.base, batch.last)).collect();
+        assert_eq!(found, known, "{report:?}");
+        for batch in sent.iter() {
+            let read = log
+                .read(Offset(batch.base), Offset(end), 1, true)
+                .await
+                .unwrap();
+            assert_eq!(batches(&read)[0].body(), batch.body, "at {}", batch.base);
+        }
+        self.written.set(end);
+        self.durable.set(self.durable.get().min(end));
+        self.note(&log);
+        self.power_lost.set(false);
+        Some(log)
+    }
+
+    fn append(&self, log: &Log) -> Option<Offset> {
+        let (count, size) = self.rng(|rng| (rng.usize(1..4), rng.usize(..900)));
+        let bytes = batch_of(&vec![NOW_MS; count], size);
+        let appended = log.append_as_leader(bytes.clone(), as_leader()).ok()?;
+        let mut sent = self.sent.borrow_mut();
+        // What a full disk refused is not in the log any more.
+        sent.retain(|batch| batch.last < appended.first_offset.0);
+        sent.push(Sent {
+            base: appended.first_offset.0,
+            last: appended.last_offset.0,
+            body: bytes.slice(61..),
+        });
+        self.appended.set(self.appended.get() + 1);
+        self.note(log);
+        Some(appended.last_offset.next())
+    }
+
+    async fn live(&self) {
+        self.lives.set(self.lives.get() + 1);
+        let shard = LogShard::new(ShardLimits {
+            recent_batch_bytes: 0,
+            ..ShardLimits::default()
+        });
+        let Some(log) = self.open_and_check(&shard).await else {
+            return;
+        };
+        loop {
+            match self.rng(|rng| rng.u32(..100)) {
+                0..=59 => match self.append(&log) {
+                    Some(end) if self.rng(|rng| rng.bool()) => {
+                        let counted = log.wait_counted(end).await;
+                        if counted.is_ok() && log.durability().waits_for_flush() {
+                            assert!(log.durable() >= end);
+                        }
+                        self.note(&log);
+                    }
+                    Some(_) => {}
+                    None if log.is_offline() => {
+                        self.offline.set(self.offline.get() + 1);
+                        assert!(log.flush().await.is_err(), "a fault is never hidden");
+                        return;
+                    }
+                    None => {
+                        self.no_space.set(self.no_space.get() + 1);
+                        crate::rt::sleep(Duration::from_millis(1)).await;
+                    }
+                },
+                60..=69 => {
+                    let _ = log.flush().await;
+                    self.note(&log);
+                }
+                70..=74 => self
+                    .recovery_point
+                    .set(log.checkpoint_facts().recovery_point.0),
+                75..=79 => log.roll(NOW_MS),
+                80..=89 => {
+                    self.note(&log);
+                    let end = log.written();
+                    let from = Offset(self.rng(|rng| rng.i64(0..=end.0)));
+                    match log.read(from, end, 500, true).await {
+                        Ok(read) => drop(batches(&read)),
+                        Err(_) => assert!(log.is_offline() || log.log_end() < from),
+                    }
+                }
+                _ => crate::rt::sleep(Duration::from_micros(200)).await,
+            }
+        }
+    }
+}
+
+/// One seed: several lives, each ended as the seed says.
+fn lives(seed: u64, faults: bool) -> Rc<Known> {
+    let world = World::new(seed);
+    let known = Rc::new(Known::new(seed));
+    let node = world.add_node("broker");
+    let in_node = known.clone();
+    for life in 0..LIVES {
+        if faults && life > 0 && life + 1 < LIVES {
+            match known.rng(|rng| rng.u32(..4)) {
+                0 => node.disk().fail_syncs(Fault::OneIn(20)),
+                1 => node.disk().fail_writes(Fault::OneIn(60)),
+                2 => node.disk().set_capacity(Some(node.disk().used() + 30_000)),
+                _ => node.disk().set_short_writes(3),
+            }
+        } else {
+            node.disk().heal();
+        }
+        if life == 0 {
+            let known = in_node.clone();
+            node.start(1, move |executor| {
+                let known = known.clone();
+                async move {
+                    if !executor.is_control() {
+                        known.live().await;
+                    }
+                }
+            });
+        } else {
+            node.restart();
+        }
+        world.run_for(Duration::from_micros(known.rng(|rng| rng.u64(500..60_000))));
+        if faults && life > 0 && known.rng(|rng| rng.bool()) {
+            // Space comes back, or the device does; the log that went offline stays so.
+            node.disk().heal();
+            world.run_for(Duration::from_millis(5));
+        }
+        if known.rng(|rng| rng.bool()) {
+            node.kill();
+        } else {
+            known.power_lost.set(true);
+            node.lose_power();
+        }
+    }
+    node.disk().heal();
+    node.restart();
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(known.lives.get(), LIVES + 1);
+    known
+}
+
+fn run(faults: bool) -> [u64; 4] {
+    let seeds = std::env::var("LOG_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(60);
+    let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
+    let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
+    let mut sums = [0; 4];
+    for at in 0..seeds {
+        let seed = first.wrapping_add(at);
+        println!("LOG_SEED={seed}");
+        let known = lives(seed, faults);
+        let counts = [
+            &known.appended,
+            &known.cuts,
+            &known.offline,
+            &known.no_space,
+        ];
+        sums.iter_mut()
+            .zip(counts)
+            .for_each(|(sum, count)| *sum += count.get());
+    }
+    println!("appended, cuts, offline, no space: {sums:?}");
+    sums
+}
+
+#[test]
+fn kills_and_power_losses_cost_nothing_that_was_counted() {
+    let [appended, ..] = run(false);
+    assert!(appended > 0);
+}
+
+#[test]
+fn faults_in_write_and_flush_are_never_hidden_and_a_full_disk_loses_nothing() {
+    let [appended, ..] = run(true);
+    assert!(appended > 0);
+}
