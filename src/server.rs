@@ -339,7 +339,6 @@ fn bind_on(
     let config = &shared.config;
     let settings = ConnectionSettings {
         request_max_bytes: config.socket_request_max_bytes,
-        max_idle: config.connections_max_idle_ms.map(Duration::from_millis),
         max_in_flight: config.in_flight_max,
     };
     let mut bound = Bound::new();

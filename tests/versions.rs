@@ -73,6 +73,7 @@ fn every_advertised_api_answers_at_every_advertised_version() {
         describe_producers_request::DescribeProducersRequest => describe_producers_response::DescribeProducersResponse,
         describe_transactions_request::DescribeTransactionsRequest => describe_transactions_response::DescribeTransactionsResponse,
         list_transactions_request::ListTransactionsRequest => list_transactions_response::ListTransactionsResponse,
+        list_config_resources_request::ListConfigResourcesRequest => list_config_resources_response::ListConfigResourcesResponse,
         describe_topic_partitions_request::DescribeTopicPartitionsRequest => describe_topic_partitions_response::DescribeTopicPartitionsResponse,
     }
     answered.sort_unstable();

@@ -1,4 +1,5 @@
-//! DescribeConfigs (key 32, v1-4), AlterConfigs (33, v0-2), IncrementalAlterConfigs (44, v0-1).
+//! DescribeConfigs (key 32, v1-4), AlterConfigs (33, v0-2), IncrementalAlterConfigs (44, v0-1),
+//! ListConfigResources (74, v0-1).
 //! Describing reads the image on the connection's shard; changes are the controller's to decide.
 
 use super::request::Context;
@@ -20,6 +21,8 @@ use crate::wire::messages::incremental_alter_configs_request::IncrementalAlterCo
 use crate::wire::messages::incremental_alter_configs_response::{
     AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsResponse,
 };
+use crate::wire::messages::list_config_resources_request::ListConfigResourcesRequest;
+use crate::wire::messages::list_config_resources_response::ListConfigResourcesResponse;
 use crate::wire::{ErrorCode, Str};
 use std::rc::Rc;
 use std::time::Duration;
@@ -156,4 +159,13 @@ pub async fn alter(context: Rc<Context>, request: AlterConfigsRequest) -> AlterC
             .collect(),
         ..Default::default()
     })
+}
+
+pub async fn list_resources(
+    context: Rc<Context>,
+    request: ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    let image = context.shard.image();
+    let config = &context.shard.node.config;
+    config_admin::list_resources(&image, config, &request, context.version)
 }

@@ -106,6 +106,7 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
         ApiKey::DESCRIBE_PRODUCERS => run(c, body, producers::describe).await,
         ApiKey::DESCRIBE_TRANSACTIONS => run(c, body, transactions::describe).await,
         ApiKey::LIST_TRANSACTIONS => run(c, body, transactions::list).await,
+        ApiKey::LIST_CONFIG_RESOURCES => run(c, body, configs::list_resources).await,
         ApiKey::DESCRIBE_TOPIC_PARTITIONS => run(c, body, describe_topic_partitions::handle).await,
         _ => Started::Close,
     }

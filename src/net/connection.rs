@@ -8,25 +8,22 @@
 
 use super::admission::Admitted;
 use super::frame::{Frame, FrameError, FrameReader};
+use crate::shard::connections::Life;
 use crate::broker::{self, Peer, Reply, Started};
 use crate::rt::net::{Stream, WriteHalf};
-use crate::shard::budget::{Budget, Charge};
+use crate::shard::budget::Charge;
 use crate::rt::sync::queue;
-use crate::rt::{self, Instant};
+use crate::rt;
 use crate::shard::Shard;
-use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// What a connection is bound by.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionSettings {
     /// `socket.request.max.bytes`.
     pub request_max_bytes: usize,
-    /// `connections.max.idle.ms`; `None` never closes an idle connection.
-    pub max_idle: Option<Duration>,
     /// `highwater.connection.max.in.flight`: started requests whose answers have not left yet.
     pub max_in_flight: usize,
 }
@@ -43,99 +40,74 @@ enum Coming {
     Later(Pin<Box<dyn Future<Output = Reply>>>),
 }
 
-/// State that the two tasks and the idle watch share.
-struct Life {
-    last_active: Cell<Instant>,
-    in_flight: Cell<usize>,
-}
-
-/// Serves one accepted connection until either side closes it. `drain` ends it after the answers
-/// that are due.
+/// Serves one accepted connection until either side closes it.
 pub async fn serve(
     shard: Rc<Shard>,
     stream: Stream,
     peer: Rc<Peer>,
     settings: ConnectionSettings,
-    budget: Rc<Budget>,
     place: Admitted,
 ) {
     let (read_half, write_half) = stream.split();
     let (answers, due) = queue::bounded::<Answer>(settings.max_in_flight);
-    let life = Rc::new(Life { last_active: Cell::new(rt::now()), in_flight: Cell::new(0) });
-    let frames = FrameReader::new(read_half, settings.request_max_bytes, budget);
+    let life = shard.connections().open();
+    let frames = FrameReader::new(read_half, settings.request_max_bytes, shard.budget().clone());
     let writer = rt::spawn(write_answers(write_half, due, life.clone(), peer.clone()));
-    read_requests(&shard, frames, &peer, &settings, &life, answers, &writer).await;
-    // The queue's sender is gone: the writer finishes what is due, then closes the socket.
-    writer.await;
+    let end = read_requests(&shard, frames, &peer, &life, answers).await;
+    match end {
+        // Its answers have nowhere to go.
+        End::Idle => drop(writer.cancel().await),
+        // The queue's sender is gone: the writer finishes what is due, then closes the socket.
+        End::Finished => writer.await,
+    }
+    shard.connections().closed(&life);
     drop(place);
+}
+
+/// Why a connection's reading has ended.
+enum End {
+    /// Nothing moved for `connections.max.idle.ms`: not even the answers.
+    Idle,
+    /// Everything else; answers that are due still leave.
+    Finished,
 }
 
 async fn read_requests(
     shard: &Rc<Shard>,
     mut frames: FrameReader,
     peer: &Rc<Peer>,
-    settings: &ConnectionSettings,
     life: &Rc<Life>,
     answers: queue::Sender<Answer>,
-    writer: &rt::Task<()>,
-) {
+) -> End {
+    let mut told_to_end = std::pin::pin!(life.told_to_end());
     loop {
-        let frame = match next_frame(shard, &mut frames, settings, life, writer).await {
-            Some(Ok(frame)) => frame,
-            Some(Err(FrameError::Closed)) | None => return,
-            Some(Err(error)) => {
+        let frame = {
+            let next = std::pin::pin!(frames.next());
+            match rt::select2(next, told_to_end.as_mut()).await {
+                rt::Either2::First(frame) => frame,
+                rt::Either2::Second(idle) => return if idle { End::Idle } else { End::Finished },
+            }
+        };
+        let Frame { body, charge } = match frame {
+            Ok(frame) => frame,
+            Err(FrameError::Closed) => return End::Finished,
+            Err(error) => {
                 tracing::debug!(peer = %peer.remote, %error, "connection closed");
-                return;
+                return End::Finished;
             }
         };
         let received = rt::now();
-        life.last_active.set(received);
-        let Frame { body, charge } = frame;
+        life.touch(received);
         let (reply, last) = match broker::start(shard, peer, body, received).await {
             Started::Done(reply) => {
                 let last = reply.close;
                 (Coming::Now(reply), last)
             }
             Started::Waiting(later) => (Coming::Later(later), false),
-            Started::Close => return,
+            Started::Close => return End::Finished,
         };
-        life.in_flight.set(life.in_flight.get() + 1);
         if answers.send(Answer { reply, charge }).await.is_err() || last {
-            return;
-        }
-    }
-}
-
-/// The next frame; `None` when the connection is to end (idle for too long, draining, or the
-/// writer has failed).
-async fn next_frame(
-    shard: &Rc<Shard>,
-    frames: &mut FrameReader,
-    settings: &ConnectionSettings,
-    life: &Rc<Life>,
-    writer: &rt::Task<()>,
-) -> Option<Result<Frame, FrameError>> {
-    if frames.has_whole_frame() {
-        return Some(frames.next().await);
-    }
-    if shard.is_draining() || writer.is_finished() {
-        return None;
-    }
-    let mut next = std::pin::pin!(frames.next());
-    let mut end = std::pin::pin!(shard.drained());
-    loop {
-        let idle = settings.max_idle.map(|limit| life.last_active.get() + limit);
-        match rt::select3(next.as_mut(), end.as_mut(), rt::sleep_until_opt(idle)).await {
-            rt::Either3::First(frame) => return Some(frame),
-            rt::Either3::Second(()) => return None,
-            rt::Either3::Third(()) => {
-                // A request that waits (a long poll) keeps its connection busy.
-                if life.in_flight.get() > 0 {
-                    life.last_active.set(rt::now());
-                } else if idle.is_some_and(|deadline| rt::now() >= deadline) {
-                    return None;
-                }
-            }
+            return End::Finished;
         }
     }
 }
@@ -171,15 +143,14 @@ async fn write_answers(
         let sent = socket.write_all(&bytes).await;
         bytes.clear();
         let sent_at = rt::now();
-        life.last_active.set(sent_at);
-        life.in_flight.set(life.in_flight.get() - batch.len());
+        life.touch(sent_at);
         for (reply, charge) in batch.drain(..) {
             drop(charge);
             reply.left(queued_until, sent_at);
         }
         if let Err(error) = sent {
             tracing::debug!(peer = %peer.remote, %error, "answer could not be sent");
-            return;
+            break;
         }
         if close {
             break;
@@ -188,6 +159,8 @@ async fn write_answers(
             next = due.recv().await;
         }
     }
+    // Nothing more is answered, so nothing more is to be read.
+    life.end(false);
     // The peer may be gone already; there is nobody left to tell.
     let _ = socket.shutdown().await;
 }

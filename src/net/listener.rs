@@ -44,14 +44,8 @@ pub async fn run(
         };
         match admission.admit(remote.ip()) {
             Ok(place) => {
-                let peer = Rc::new(Peer::new(shard.next_connection_id(), name.clone(), local, remote));
-                let shard = shard.clone();
-                let budget = shard.budget().clone();
-                rt::spawn(async move {
-                    shard.connection_opened();
-                    connection::serve(shard.clone(), stream, peer, settings, budget, place).await;
-                    shard.connection_closed();
-                });
+                let peer = Rc::new(Peer::new(shard.connections().next_id(), name.clone(), local, remote));
+                rt::spawn(connection::serve(shard.clone(), stream, peer, settings, place));
             }
             Err(refused) => {
                 tracing::warn!(listener = %name, %remote, %refused, "connection refused");

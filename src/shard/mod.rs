@@ -6,6 +6,7 @@
 //! * [`gather`] questions to the owners of many partitions;
 //! * [`waiting`] the purgatories and the timer that drives them;
 //! * [`budget`] the memory its requests may hold;
+//! * [`connections`] which connections there are, and when each last moved;
 //! * [`apply`] makes the shard's replicas follow the metadata image;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
@@ -15,6 +16,7 @@
 pub mod append;
 pub mod apply;
 pub mod budget;
+pub mod connections;
 pub mod control;
 pub mod gather;
 mod group_load;

@@ -7,6 +7,7 @@ use super::producer_ids::ProducerIds;
 use super::waiting::Waiting;
 use super::apply::DirFacts;
 use super::budget::Budget;
+use super::connections::Connections;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
 use crate::log::manager::LogManager;
@@ -62,9 +63,7 @@ pub struct Shard {
     accepting: Flag,
     draining: Flag,
     ended: Flag,
-    connections: Cell<usize>,
-    connection_count: Cell<u64>,
-    connection_ended: Event,
+    connections: Connections,
     watch_count: Cell<u64>,
 }
 
@@ -100,9 +99,7 @@ impl Shard {
             accepting: Flag::new(),
             draining: Flag::new(),
             ended: Flag::new(),
-            connections: Cell::new(0),
-            connection_count: Cell::new(0),
-            connection_ended: Event::new(),
+            connections: Connections::new(),
             watch_count: Cell::new(0),
         })
     }
@@ -187,29 +184,15 @@ impl Shard {
         self.sessions.borrow_mut()
     }
 
-    /// A number for a connection, unique on this shard.
-    pub fn next_connection_id(&self) -> u64 {
-        self.connection_count.set(self.connection_count.get() + 1);
-        self.connection_count.get()
-    }
-
     /// A name for a waiting fetch, unique in this broker.
     pub fn next_watch(&self) -> super::read::WatchToken {
         self.watch_count.set(self.watch_count.get() + 1);
         (self.place, self.watch_count.get())
     }
 
-    pub fn connection_opened(&self) {
-        self.connections.set(self.connections.get() + 1);
-    }
-
-    pub fn connection_closed(&self) {
-        self.connections.set(self.connections.get() - 1);
-        self.connection_ended.notify_all();
-    }
-
-    pub fn connections(&self) -> usize {
-        self.connections.get()
+    /// The connections of this shard.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
     }
 
     /// The memory of this shard's requests.
@@ -230,6 +213,7 @@ impl Shard {
     /// still answered.
     pub fn start_draining(&self) {
         self.draining.raise();
+        self.connections.end_all();
     }
 
     pub fn is_draining(&self) -> bool {
@@ -248,13 +232,6 @@ impl Shard {
 
     pub async fn ended(&self) {
         self.ended.raised().await;
-    }
-
-    /// Waits until every connection has ended.
-    pub async fn connections_ended(&self) {
-        while self.connections.get() > 0 {
-            self.connection_ended.wait().await;
-        }
     }
 }
 

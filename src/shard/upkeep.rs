@@ -24,6 +24,9 @@ impl Shard {
     /// Starts what the shard does by the clock.
     pub fn start_upkeep(self: &Rc<Self>) {
         rt::spawn(self.clone().run_timer());
+        if let Some(idle) = self.node.config.connections_max_idle_ms {
+            rt::spawn(self.clone().end_idle_connections(Duration::from_millis(idle)));
+        }
         let shard = Rc::downgrade(self);
         self.logs.start(Rc::new(move |log| {
             let id = PartitionId { topic: log.topic_id(), index: log.partition() };
@@ -31,6 +34,16 @@ impl Shard {
             // Without a leader nothing is known to be committed, and nothing may go.
             partition.map_or(Offset::ZERO, |partition| partition.bounds().high_watermark)
         }));
+    }
+
+    /// Closes connections on which nothing moved for `idle`; looks often enough to be at most a
+    /// tenth of it late, and never more than ten times a second.
+    async fn end_idle_connections(self: Rc<Self>, idle: Duration) {
+        let pause = (idle / 10).max(Duration::from_millis(100));
+        while !self.is_draining() {
+            rt::sleep(pause).await;
+            self.connections().end_idle(rt::now(), idle);
+        }
     }
 
     /// What this shard's partitions tell for the checkpoints.
@@ -56,7 +69,7 @@ impl Shard {
         let set = |family: &prometheus_client::metrics::family::Family<_, prometheus_client::metrics::gauge::Gauge>, value: usize| {
             family.get_or_create(&labels).set(value as i64);
         };
-        set(&families.connections, self.connections());
+        set(&families.connections, self.connections().len());
         set(&families.purgatory_produce, produces);
         set(&families.purgatory_fetch, fetches);
         set(&families.request_memory, self.budget().used() as usize);
@@ -81,8 +94,8 @@ impl Shard {
     pub async fn shut_down(self: Rc<Self>) -> bool {
         self.start_draining();
         self.flush_waiting();
-        if rt::timeout(DRAIN_PATIENCE, self.connections_ended()).await.is_err() {
-            tracing::warn!(open = self.connections(), "connections are still open at shutdown");
+        if rt::timeout(DRAIN_PATIENCE, self.connections().all_ended()).await.is_err() {
+            tracing::warn!(open = self.connections().len(), "connections are still open at shutdown");
         }
         let mut clean = true;
         for (dir, closed) in self.logs.close_all().await {
