@@ -120,6 +120,8 @@ class Kafka(Broker):
             **{k: v for k, v in self.settings.items() if not k.startswith("highwater.")},
         }
         properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+        if (self.data / "meta.properties").exists():
+            return  # a directory that a broker left
         identity = process.run(self.kit.java("kafka.tools.StorageTool", "random-uuid")).out.strip()
         process.run(self.kit.java("kafka.tools.StorageTool", "format", "-t", identity, "-c", properties))
 

@@ -46,10 +46,12 @@ class Context:
     def bootstrap(self):
         return self.broker.bootstrap
 
-    def new_broker(self, **settings):
-        """A broker of the check's own; dots in setting names are written as two underscores."""
-        broker = self.kind(self.directory / "broker", self.kit, {k.replace("__", "."): v for k, v in settings.items()})
+    def new_broker(self, kind=None, directory="broker", prepare=None, **settings):
+        """A broker of the check's own, started; dots in setting names are written as two underscores."""
+        broker = (kind or self.kind)(self.directory / directory, self.kit, {k.replace("__", "."): v for k, v in settings.items()})
         self.own_brokers.append(broker)
+        if prepare is not None:
+            prepare(broker)
         broker.start()
         self.broker = broker
         return broker
