@@ -17,9 +17,11 @@
 //!
 //! Beside the path: [`config`] every setting once; [`cluster`] the metadata log and the
 //! controller; [`coordinator`] consumer groups; [`observe`] logs and metrics; [`server`] a broker
-//! process from start to end; [`commands`] the binary's commands.
+//! process from start to end; [`client`] our own producer, consumer and admin; [`commands`] the
+//! binary's commands.
 
 pub mod broker;
+pub mod client;
 pub mod cluster;
 pub mod commands;
 pub mod config;

@@ -1,13 +1,29 @@
 //! The commands of the `highwater` binary, one file each. They run on the main thread and talk to
 //! brokers as any client does. A command that fails says why in one line and exits non-zero.
 
+mod bootstrap;
+mod configs;
+mod consume;
+mod dump_log;
+mod groups;
+mod key_value;
+mod produce;
+mod reset_offsets;
+mod run;
 mod serve;
+mod table;
+mod topics;
 
 use clap::{Parser, Subcommand};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "highwater", version, about = "A broker that speaks the Apache Kafka protocol")]
+#[command(
+    name = "highwater",
+    version,
+    about = "A broker that speaks the Apache Kafka protocol"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,21 +33,54 @@ struct Cli {
 enum Command {
     /// Run a broker.
     Serve(serve::Serve),
+    /// List, create, describe, alter and delete topics.
+    Topics(topics::Topics),
+    /// Describe and alter the settings of topics, brokers and groups.
+    Configs(configs::Configs),
+    /// Send the lines of standard input as records.
+    Produce(produce::Produce),
+    /// Print the records of a topic.
+    Consume(consume::Consume),
+    /// List, describe, delete and reset consumer groups.
+    Groups(groups::Groups),
+    /// Print the files of a partition's log.
+    DumpLog(dump_log::DumpLog),
 }
 
 /// What a command fails with: one line for a person.
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Parses the command line and runs what it asks for.
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Topics(topics) => topics.run(),
+        Command::Configs(configs) => configs.run(),
+        Command::Produce(produce) => produce.run(),
+        Command::Consume(consume) => consume.run(),
+        Command::Groups(groups) => groups.run(),
+        Command::DumpLog(dump) => dump.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough, as in `| head`.
+        Err(failure) if is_broken_pipe(&failure) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("highwater: {failure}");
+            eprintln!("highwater: {}", failure.to_string().replace('\n', " "));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a command's whole output.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn is_broken_pipe(failure: &Failure) -> bool {
+    failure
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
