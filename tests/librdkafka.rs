@@ -180,11 +180,13 @@ fn a_restart_in_the_middle_loses_and_doubles_nothing() {
     assert_eq!(read, sent);
 }
 
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged() {
-    let mut broker = Broker::start(&["num.partitions=2"]);
+/// Kills the broker in the middle of a load, several times; everything acknowledged must be there.
+fn kill_nine_loses_nothing(settings: &[&str]) {
+    let mut all = vec!["num.partitions=2"];
+    all.extend(settings);
+    let mut broker = Broker::start(&all);
     let mut acknowledged = BTreeMap::new();
-    for round in 0..4 {
+    for round in 0..3 {
         let (producer, acks) = producer(
             &broker,
             &[("acks", "all"), ("linger.ms", "1"), ("message.timeout.ms", "1500"), ("retries", "0")],
@@ -212,6 +214,26 @@ fn kill_nine_loses_nothing_that_was_acknowledged() {
     for (value, place) in &acknowledged {
         assert_eq!(found.get(place), Some(value), "{value} was acknowledged at {place:?}");
     }
+}
+
+#[test]
+fn kill_nine_loses_nothing_that_was_acknowledged_from_the_page_cache() {
+    kill_nine_loses_nothing(&[]);
+}
+
+#[test]
+fn kill_nine_loses_nothing_that_was_acknowledged_after_a_flush() {
+    kill_nine_loses_nothing(&["log.flush.interval.messages=1"]);
+}
+
+#[test]
+fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes() {
+    kill_nine_loses_nothing(&["highwater.segment.io=direct"]);
+}
+
+#[test]
+fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes_after_a_flush() {
+    kill_nine_loses_nothing(&["highwater.segment.io=direct", "log.flush.interval.messages=1"]);
 }
 
 #[test]

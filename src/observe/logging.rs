@@ -16,7 +16,7 @@ pub enum Format {
 /// Starts logging. `level` is for everything, the environment's `HIGHWATER_LOG` may add targets
 /// (`target=level,...`); the request log has its own switch because it is a product of its own.
 pub fn start(format: Format, level: Level, request_log: bool) {
-    let mut targets = Targets::new().with_default(level).with_target("glommio", Level::WARN);
+    let mut targets = Targets::new().with_default(level).with_target(crate::rt::LOG_TARGET, Level::WARN);
     let extra = std::env::var("HIGHWATER_LOG").unwrap_or_default();
     match extra.parse::<Targets>() {
         Ok(more) => targets = targets.with_targets(more.iter().map(|(name, level)| (name.to_owned(), level))),

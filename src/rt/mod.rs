@@ -31,6 +31,9 @@ pub mod sync;
 mod task;
 mod time;
 
+/// What the ring body's runtime calls itself in `tracing` events.
+pub const LOG_TARGET: &str = "glommio";
+
 pub use blocking::{BlockingTask, blocking, spawn_blocking};
 pub use executor::{ExecutorIndex, RingPlan, RunError, run_ring};
 pub use random::{fill_random, random_below, random_u64};
