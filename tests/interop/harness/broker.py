@@ -129,6 +129,8 @@ class Kafka(Broker):
         line = self.kit.java("kafka.Kafka", self.directory / "server.properties", level="INFO")
         heap = os.environ.get("KAFKA_HEAP", "512m")
         server = ["-Xms" + heap, "-Xmx" + heap, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
+        if self.settings.get("highwater.request.log") == "true":
+            server.append("-Dinterop.requests=DEBUG")
         dropped = ("-Xm", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel", "-XX:SharedArchiveFile")
         return [line[0], *server, *[a for a in line[1:] if not str(a).startswith(dropped)]]
 
