@@ -5,45 +5,21 @@
 //! back takes its old place.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use bytes::Bytes;
 
 use super::config::ProducerConfig;
 use super::delivery::{BatchOutcome, Delivery};
+use super::pending_batch::PendingBatch;
 use super::producer_record::ProducerRecord;
-use super::sequences::{Sequence, Sequences};
+use super::sequences::Sequences;
 use super::topic_partition::TopicPartition;
 use crate::rt::Instant;
 use crate::rt::sync::Permit;
 use crate::types::NodeId;
 use crate::wire::Str;
-use crate::wire::batch::Batch;
-use crate::wire::batch_builder::{BatchBuilder, BuildError, Header};
-
-/// A batch that collects records or waits to be sent.
-pub(super) struct PendingBatch {
-    /// Rises with every batch.
-    pub(super) id: u64,
-    pub(super) key: TopicPartition,
-    /// Until it is built.
-    builder: Option<BatchBuilder>,
-    /// What was sent and with which number, so that a retry sends the same bytes.
-    built: Option<(Bytes, Option<Sequence>)>,
-    pub(super) sequence: Option<Sequence>,
-    /// Bytes before compression.
-    size: usize,
-    pub(super) outcome: Rc<BatchOutcome>,
-    pub(super) created: Instant,
-    /// Times it was sent.
-    pub(super) attempts: u32,
-    pub(super) retry_at: Instant,
-    pub(super) records: i32,
-    /// Its share of `buffer.memory`, given back with it.
-    pub(super) _memory: Option<Permit>,
-}
+use crate::wire::batch_builder::{BatchBuilder, BuildError};
 
 #[derive(Default)]
 struct Queue {
@@ -127,16 +103,27 @@ impl Accumulator {
         let batch_size = self.batch_size;
         let open = usize::try_from(partition)
             .ok()
-            .and_then(|index| self.topics.get_mut(topic)?.get_mut(index)?.batches.back_mut())
+            .and_then(|index| {
+                self.topics
+                    .get_mut(topic)?
+                    .get_mut(index)?
+                    .batches
+                    .back_mut()
+            })
             .and_then(|batch| Some((batch.builder.as_ref()?.len(), batch)));
-        let Some((_, batch)) = open else { return Ok(Appended::NoRoom) };
+        let Some((_, batch)) = open else {
+            return Ok(Appended::NoRoom);
+        };
         let headers = record.wire_headers();
         let size = batch.size_with(record, &headers);
         if size > batch_size {
             return Ok(Appended::NoRoom);
         }
         let delivery = batch.push(record, &headers, timestamp)?;
-        Ok(Appended::Done { delivery, full: size >= batch_size })
+        Ok(Appended::Done {
+            delivery,
+            full: size >= batch_size,
+        })
     }
 
     /// Opens a batch with `record` as its first, whatever its size. A batch before it counts as
@@ -150,11 +137,17 @@ impl Accumulator {
         memory: Option<Permit>,
     ) -> Result<Delivery, BuildError> {
         let headers = record.wire_headers();
-        let first = self.template.size_with(record.key.as_deref(), record.value.as_deref(), &headers);
+        let first =
+            self.template
+                .size_with(record.key.as_deref(), record.value.as_deref(), &headers);
         let id = self.next_id;
         let mut batch = PendingBatch {
             id,
-            builder: Some(self.template.clone().with_capacity(first.max(self.batch_size))),
+            builder: Some(
+                self.template
+                    .clone()
+                    .with_capacity(first.max(self.batch_size)),
+            ),
             built: None,
             sequence: None,
             size: 0,
@@ -162,6 +155,7 @@ impl Accumulator {
             created: now,
             attempts: 0,
             retry_at: now,
+            in_doubt: None,
             records: 0,
             _memory: memory,
             key,
@@ -189,8 +183,12 @@ impl Accumulator {
             *again = Some(again.map_or(at, |other| other.min(at)));
         };
         for key in &self.active {
-            let Some(queue) = self.find(key) else { continue };
-            let Some(batch) = queue.batches.front() else { continue };
+            let Some(queue) = self.find(key) else {
+                continue;
+            };
+            let Some(batch) = queue.batches.front() else {
+                continue;
+            };
             look_at(&mut ready.look_again, batch.created + self.delivery_timeout);
             let due = self.due(queue, batch, hurry);
             if due > now {
@@ -218,7 +216,11 @@ impl Accumulator {
             return batch.retry_at;
         }
         let full = queue.batches.len() > 1 || batch.size >= self.batch_size;
-        if full || hurry { batch.created } else { batch.created + self.linger }
+        if full || hurry {
+            batch.created
+        } else {
+            batch.created + self.linger
+        }
     }
 
     fn may_leave(
@@ -246,13 +248,25 @@ impl Accumulator {
     ) -> Vec<PendingBatch> {
         let mut taken: Vec<PendingBatch> = Vec::new();
         let mut size = 0;
-        let keys: Vec<TopicPartition> =
-            self.active.iter().filter(|key| leader(key) == Some(node)).cloned().collect();
+        let keys: Vec<TopicPartition> = self
+            .active
+            .iter()
+            .filter(|key| leader(key) == Some(node))
+            .cloned()
+            .collect();
         // Begins elsewhere each time, so that a full request does not starve the last partitions.
-        let start = if keys.is_empty() { 0 } else { self.next_id as usize % keys.len() };
+        let start = if keys.is_empty() {
+            0
+        } else {
+            self.next_id as usize % keys.len()
+        };
         for key in keys[start..].iter().chain(&keys[..start]) {
-            let Some(queue) = self.find(key) else { continue };
-            let Some(batch) = queue.batches.front() else { continue };
+            let Some(queue) = self.find(key) else {
+                continue;
+            };
+            let Some(batch) = queue.batches.front() else {
+                continue;
+            };
             if self.due(queue, batch, hurry) > now
                 || !self.may_leave(queue, batch, sequences.as_deref())
             {
@@ -263,7 +277,9 @@ impl Accumulator {
                 break;
             }
             let queue = self.queue(key);
-            let Some(mut batch) = queue.batches.pop_front() else { continue };
+            let Some(mut batch) = queue.batches.pop_front() else {
+                continue;
+            };
             queue.on_wire += 1;
             if queue.batches.is_empty() {
                 self.active.remove(key);
@@ -302,11 +318,19 @@ impl Accumulator {
         self.find(key).map_or(0, |queue| queue.on_wire)
     }
 
-    /// Makes the queued batches of a partition forget their numbers.
-    pub(super) fn forget_sequences(&mut self, key: &TopicPartition) {
-        for batch in &mut self.queue(key).batches {
-            batch.sequence = None;
+    /// Makes the queued batches of a partition forget their numbers, and takes out those that may
+    /// be in the log under the old ones.
+    pub(super) fn renumber(&mut self, key: &TopicPartition) -> VecDeque<PendingBatch> {
+        let queue = self.queue(key);
+        let all = std::mem::take(&mut queue.batches);
+        let (doubtful, mut rest): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|batch| batch.in_doubt.is_some());
+        rest.iter_mut().for_each(|batch| batch.sequence = None);
+        queue.batches = rest;
+        if queue.batches.is_empty() {
+            self.active.remove(key);
         }
+        doubtful
     }
 
     /// Takes the queued batches whose `delivery.timeout.ms` is over.
@@ -339,7 +363,9 @@ impl Accumulator {
     }
 
     fn find(&self, key: &TopicPartition) -> Option<&Queue> {
-        self.topics.get(&key.topic)?.get(usize::try_from(key.partition).ok()?)
+        self.topics
+            .get(&key.topic)?
+            .get(usize::try_from(key.partition).ok()?)
     }
 
     /// The queue of a partition that the cluster has described, so its index is a small number.
@@ -357,7 +383,10 @@ impl std::fmt::Debug for Accumulator {
     /// The queues that are not empty: batches waiting, on the wire, and the first one's state.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let queues = self.topics.iter().flat_map(|(topic, queues)| {
-            queues.iter().enumerate().map(move |(index, queue)| (topic, index, queue))
+            queues
+                .iter()
+                .enumerate()
+                .map(move |(index, queue)| (topic, index, queue))
         });
         let busy = queues.filter(|(.., queue)| queue.on_wire + queue.batches.len() > 0);
         f.debug_list()
@@ -368,64 +397,4 @@ impl std::fmt::Debug for Accumulator {
             }))
             .finish()
     }
-}
-
-impl PendingBatch {
-    fn size_with(&self, record: &ProducerRecord, headers: &[Header<'_>]) -> usize {
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        self.builder.as_ref().map_or(usize::MAX, |builder| builder.size_with(key, value, headers))
-    }
-
-    fn push(
-        &mut self,
-        record: &ProducerRecord,
-        headers: &[Header<'_>],
-        timestamp: i64,
-    ) -> Result<Delivery, BuildError> {
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        if let Some(builder) = &mut self.builder {
-            builder.append(timestamp, key, value, headers)?;
-            self.size = builder.estimated_size();
-        }
-        let index = self.records;
-        self.records += 1;
-        Ok(Delivery { outcome: self.outcome.clone(), index, timestamp })
-    }
-
-    /// The batch as it goes out; the same bytes every time unless its number has changed.
-    pub(super) fn build(&mut self) -> Result<Bytes, BuildError> {
-        let builder = match (&self.built, self.builder.take()) {
-            (Some((bytes, stamped)), _) if *stamped == self.sequence => return Ok(bytes.clone()),
-            // Numbered anew, which is rare: the records are taken out of what was sent.
-            (Some((bytes, _)), _) => reopen(bytes)?,
-            (None, builder) => builder.unwrap_or_default(),
-        };
-        let builder = match self.sequence {
-            Some(Sequence { identity, base }) => {
-                builder.with_producer(identity.id, identity.epoch, base)
-            }
-            None => builder,
-        };
-        let bytes = builder.build()?;
-        self.built = Some((bytes.clone(), self.sequence));
-        Ok(bytes)
-    }
-}
-
-/// A builder with the records and the codec of a batch of ours.
-fn reopen(bytes: &Bytes) -> Result<BatchBuilder, BuildError> {
-    let (batch, _) = Batch::parse(bytes).map_err(|_| BuildError::Empty)?;
-    let codec = batch.codec().unwrap_or_default();
-    let mut builder = BatchBuilder::new().with_codec(codec, None);
-    // Written here, so it inflates to what it was: below the largest batch there can be.
-    let records = batch.records(i32::MAX as usize).map_err(|_| BuildError::Empty)?;
-    for record in records {
-        let record = record.map_err(|_| BuildError::Empty)?;
-        let headers: Vec<_> = record.headers().collect();
-        let headers: Vec<Header<'_>> =
-            headers.iter().map(|(key, value)| (&key[..], value.as_deref())).collect();
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        builder.append(record.timestamp, key, value, &headers)?;
-    }
-    Ok(builder)
 }

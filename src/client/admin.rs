@@ -100,7 +100,9 @@ impl Admin {
     pub async fn connect(mut config: ClientConfig) -> Result<Admin, ClientError> {
         // Looking at a topic must not make it.
         config.allow_auto_create_topics = false;
-        Ok(Admin { cluster: Cluster::connect(config).await? })
+        Ok(Admin {
+            cluster: Cluster::connect(config).await?,
+        })
     }
 
     /// An admin over the connections of another client.
@@ -134,7 +136,8 @@ impl Admin {
 
     /// Every topic there is, with partitions, leaders and replicas.
     pub async fn topics(&self) -> Result<Rc<ClusterView>, ClientError> {
-        self.retry(async || self.cluster.read_all_topics().await).await
+        self.retry(async || self.cluster.read_all_topics().await)
+            .await
     }
 
     /// The cluster as its brokers register it.
@@ -159,23 +162,34 @@ impl Admin {
         validate_only: bool,
     ) -> Result<CreatedTopic, ClientError> {
         let manual = !topic.assignment.is_empty();
-        let assignments = (0..).zip(&topic.assignment).map(|(partition_index, replicas)| {
-            CreatableReplicaAssignment {
+        let assignments = (0..)
+            .zip(&topic.assignment)
+            .map(|(partition_index, replicas)| CreatableReplicaAssignment {
                 partition_index,
                 broker_ids: replicas.iter().map(|node| node.0).collect(),
                 ..CreatableReplicaAssignment::default()
-            }
-        });
-        let configs = topic.configs.iter().map(|(name, value)| CreatableTopicConfig {
-            name: name.as_str().into(),
-            value: Some(value.as_str().into()),
-            ..CreatableTopicConfig::default()
-        });
+            });
+        let configs = topic
+            .configs
+            .iter()
+            .map(|(name, value)| CreatableTopicConfig {
+                name: name.as_str().into(),
+                value: Some(value.as_str().into()),
+                ..CreatableTopicConfig::default()
+            });
         let request = CreateTopicsRequest {
             topics: vec![CreatableTopic {
                 name: topic.name.as_str().into(),
-                num_partitions: if manual { -1 } else { topic.partitions.unwrap_or(-1) },
-                replication_factor: if manual { -1 } else { topic.replication_factor.unwrap_or(-1) },
+                num_partitions: if manual {
+                    -1
+                } else {
+                    topic.partitions.unwrap_or(-1)
+                },
+                replication_factor: if manual {
+                    -1
+                } else {
+                    topic.replication_factor.unwrap_or(-1)
+                },
                 assignments: assignments.collect(),
                 configs: configs.collect(),
                 ..CreatableTopic::default()
@@ -186,7 +200,10 @@ impl Admin {
         };
         self.retry(async || {
             let answer = self.cluster.call_any(&request, Duration::ZERO).await?;
-            let result = answer.topics.first().ok_or_else(|| unanswered("CREATE_TOPICS"))?;
+            let result = answer
+                .topics
+                .first()
+                .ok_or_else(|| unanswered("CREATE_TOPICS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("creating topic {}", topic.name)
             })?;
@@ -204,19 +221,29 @@ impl Admin {
         let name = Str::from(name);
         self.retry(async || {
             let connection = self.cluster.any().await?;
-            let version = connection.versions().choose::<DeleteTopicsRequest>(1, i16::MAX)?;
-            let mut request =
-                DeleteTopicsRequest { timeout_ms: self.timeout_ms(), ..Default::default() };
+            let version = connection
+                .versions()
+                .choose::<DeleteTopicsRequest>(1, i16::MAX)?;
+            let mut request = DeleteTopicsRequest {
+                timeout_ms: self.timeout_ms(),
+                ..Default::default()
+            };
             if version >= DELETE_TOPICS_STRUCTS_FIRST {
                 let name = Some(name.clone());
-                request.topics = vec![DeleteTopicState { name, ..Default::default() }];
+                request.topics = vec![DeleteTopicState {
+                    name,
+                    ..Default::default()
+                }];
             } else {
                 request.topic_names = vec![name.clone()];
             }
             let limit = self.cluster.config().request_timeout;
             let sent = connection.start(&request, version)?;
             let answer = sent.answer::<DeleteTopicsRequest>(limit).await?;
-            let result = answer.responses.first().ok_or_else(|| unanswered("DELETE_TOPICS"))?;
+            let result = answer
+                .responses
+                .first()
+                .ok_or_else(|| unanswered("DELETE_TOPICS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("deleting topic {name}")
             })
@@ -239,7 +266,10 @@ impl Admin {
         };
         self.retry(async || {
             let answer = self.cluster.call_any(&request, Duration::ZERO).await?;
-            let result = answer.results.first().ok_or_else(|| unanswered("CREATE_PARTITIONS"))?;
+            let result = answer
+                .results
+                .first()
+                .ok_or_else(|| unanswered("CREATE_PARTITIONS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("partitions of topic {topic}")
             })
@@ -298,7 +328,10 @@ impl Admin {
         self.retry(async || {
             let leader = self.leader(key).await?;
             let answer = self.cluster.call_node(leader, &request).await?;
-            let result = answer.topics.first().and_then(|topic| topic.partitions.first());
+            let result = answer
+                .topics
+                .first()
+                .and_then(|topic| topic.partitions.first());
             let result = result.ok_or_else(|| unanswered("DELETE_RECORDS"))?;
             check(result.error_code, || format!("deleting records of {key}"))?;
             Ok(Offset(result.low_watermark))
@@ -321,10 +354,15 @@ impl Admin {
 
     /// The log directories of a broker with all their replicas.
     pub async fn log_dirs(&self, node: NodeId) -> Result<Vec<LogDir>, ClientError> {
-        let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
+        let request = DescribeLogDirsRequest {
+            topics: None,
+            ..Default::default()
+        };
         self.retry(async || {
             let answer = self.cluster.call_node(node, &request).await?;
-            check(answer.error_code, || format!("log directories of broker {}", node.0))?;
+            check(answer.error_code, || {
+                format!("log directories of broker {}", node.0)
+            })?;
             let dirs = answer.results.iter().map(|dir| LogDir {
                 path: dir.log_dir.as_str().to_owned(),
                 error: ErrorCode(dir.error_code),
@@ -335,10 +373,7 @@ impl Admin {
                     .iter()
                     .flat_map(|topic| {
                         topic.partitions.iter().map(|partition| ReplicaInDir {
-                            key: TopicPartition::new(
-                                topic.name.clone(),
-                                partition.partition_index,
-                            ),
+                            key: TopicPartition::new(topic.name.clone(), partition.partition_index),
                             bytes: partition.partition_size,
                             offset_lag: partition.offset_lag,
                             is_future: partition.is_future_key,

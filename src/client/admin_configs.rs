@@ -148,7 +148,10 @@ impl Admin {
                 Some(node) => self.cluster.call_node(node, &request).await?,
                 None => self.cluster.call_any(&request, Duration::ZERO).await?,
             };
-            let result = answer.results.first().ok_or_else(|| unanswered("DESCRIBE_CONFIGS"))?;
+            let result = answer
+                .results
+                .first()
+                .ok_or_else(|| unanswered("DESCRIBE_CONFIGS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("settings of {resource:?}")
             })?;
@@ -212,8 +215,10 @@ impl Admin {
                 Some(node) => self.cluster.call_node(node, &request).await?,
                 None => self.cluster.call_any(&request, Duration::ZERO).await?,
             };
-            let result =
-                answer.responses.first().ok_or_else(|| unanswered("INCREMENTAL_ALTER_CONFIGS"))?;
+            let result = answer
+                .responses
+                .first()
+                .ok_or_else(|| unanswered("INCREMENTAL_ALTER_CONFIGS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("settings of {resource:?}")
             })

@@ -62,13 +62,19 @@ impl Admin {
             states_filter: states.iter().map(|state| Str::from(*state)).collect(),
             ..ListGroupsRequest::default()
         };
-        let first = if states.is_empty() { 0 } else { LIST_BY_STATE_FIRST };
+        let first = if states.is_empty() {
+            0
+        } else {
+            LIST_BY_STATE_FIRST
+        };
         let mut groups = Vec::new();
         for broker in &view.brokers {
             let answer = self
                 .retry(async || {
                     let connection = self.cluster.node(broker.node).await?;
-                    let version = connection.versions().choose::<ListGroupsRequest>(first, i16::MAX)?;
+                    let version = connection
+                        .versions()
+                        .choose::<ListGroupsRequest>(first, i16::MAX)?;
                     let limit = self.cluster.config().request_timeout;
                     let sent = connection.start(&request, version)?;
                     let answer = sent.answer::<ListGroupsRequest>(limit).await?;
@@ -93,19 +99,27 @@ impl Admin {
     /// # Errors
     /// GROUP_ID_NOT_FOUND where the broker says so; older ones describe a group as `Dead` instead.
     pub async fn describe_group(&self, group: &str) -> Result<DescribedGroup, ClientError> {
-        let request =
-            DescribeGroupsRequest { groups: vec![Str::from(group)], ..Default::default() };
+        let request = DescribeGroupsRequest {
+            groups: vec![Str::from(group)],
+            ..Default::default()
+        };
         self.retry(async || {
             let node = self.coordinator(group).await?;
             let answer = self.cluster.call_node(node, &request).await?;
-            let found = answer.groups.first().ok_or_else(|| unanswered("DESCRIBE_GROUPS"))?;
+            let found = answer
+                .groups
+                .first()
+                .ok_or_else(|| unanswered("DESCRIBE_GROUPS"))?;
             check_with(found.error_code, found.error_message.as_deref(), || {
                 format!("group {group}")
             })?;
             let is_consumer = found.protocol_type == PROTOCOL_TYPE;
             let members = found.members.iter().map(|member| DescribedMember {
                 member_id: member.member_id.as_str().to_owned(),
-                instance_id: member.group_instance_id.as_ref().map(|id| id.as_str().to_owned()),
+                instance_id: member
+                    .group_instance_id
+                    .as_ref()
+                    .map(|id| id.as_str().to_owned()),
                 client_id: member.client_id.as_str().to_owned(),
                 client_host: member.client_host.as_str().to_owned(),
                 // What other clients wrote may be anything.
@@ -132,12 +146,17 @@ impl Admin {
     /// # Errors
     /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
     pub async fn delete_group(&self, group: &str) -> Result<(), ClientError> {
-        let request =
-            DeleteGroupsRequest { groups_names: vec![Str::from(group)], ..Default::default() };
+        let request = DeleteGroupsRequest {
+            groups_names: vec![Str::from(group)],
+            ..Default::default()
+        };
         self.retry(async || {
             let node = self.coordinator(group).await?;
             let answer = self.cluster.call_node(node, &request).await?;
-            let result = answer.results.first().ok_or_else(|| unanswered("DELETE_GROUPS"))?;
+            let result = answer
+                .results
+                .first()
+                .ok_or_else(|| unanswered("DELETE_GROUPS"))?;
             check_with(result.error_code, result.error_message.as_deref(), || {
                 format!("deleting group {group}")
             })
@@ -151,8 +170,9 @@ impl Admin {
         group: &str,
     ) -> Result<Vec<(TopicPartition, CommittedOffset)>, ClientError> {
         let coordinator = GroupCoordinator::new(self.cluster.clone(), Str::from(group));
-        let mut offsets =
-            self.retry(async || coordinator.committed(None, false).await).await?;
+        let mut offsets = self
+            .retry(async || coordinator.committed(None, false).await)
+            .await?;
         offsets.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(offsets)
     }
@@ -164,7 +184,8 @@ impl Admin {
         offsets: &[(TopicPartition, CommittedOffset)],
     ) -> Result<(), ClientError> {
         let coordinator = GroupCoordinator::new(self.cluster.clone(), Str::from(group));
-        self.retry(async || coordinator.commit(&Committer::simple(), offsets).await).await
+        self.retry(async || coordinator.commit(&Committer::simple(), offsets).await)
+            .await
     }
 
     /// Forgets a group's committed offsets of some partitions.
@@ -191,15 +212,20 @@ impl Admin {
                 }),
             }
         }
-        let request =
-            OffsetDeleteRequest { group_id: group.into(), topics, ..Default::default() };
+        let request = OffsetDeleteRequest {
+            group_id: group.into(),
+            topics,
+            ..Default::default()
+        };
         self.retry(async || {
             let node = self.coordinator(group).await?;
             let answer = self.cluster.call_node(node, &request).await?;
             let what = || format!("deleting offsets of group {group}");
             check(answer.error_code, what)?;
             let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
-            let failed = partitions.map(|p| p.error_code).find(|code| ErrorCode(*code).is_error());
+            let failed = partitions
+                .map(|p| p.error_code)
+                .find(|code| ErrorCode(*code).is_error());
             failed.map_or(Ok(()), |code| check(code, what))
         })
         .await
@@ -207,6 +233,7 @@ impl Admin {
 
     async fn coordinator(&self, group: &str) -> Result<NodeId, ClientError> {
         let kind = CoordinatorKind::Group;
-        self.retry(async || self.cluster.find_coordinator(kind, group).await).await
+        self.retry(async || self.cluster.find_coordinator(kind, group).await)
+            .await
     }
 }

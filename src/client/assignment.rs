@@ -88,7 +88,9 @@ impl Assignment {
     /// is not assigned.
     pub(super) fn set(&mut self, key: &TopicPartition, position: Position) -> bool {
         self.stamp += 1;
-        let Some(partition) = self.partitions.get_mut(key) else { return false };
+        let Some(partition) = self.partitions.get_mut(key) else {
+            return false;
+        };
         partition.position = position;
         partition.fetched = None;
         partition.fetching = false;
@@ -99,14 +101,20 @@ impl Assignment {
 
     /// [`Assignment::set`] unless the position was set by somebody else meanwhile.
     pub(super) fn resolve(&mut self, key: &TopicPartition, from: Position, to: Position) {
-        if self.partitions.get(key).is_some_and(|partition| partition.position == from) {
+        if self
+            .partitions
+            .get(key)
+            .is_some_and(|partition| partition.position == from)
+        {
             self.set(key, to);
         }
     }
 
     pub(super) fn pause(&mut self, key: &TopicPartition, paused: bool) -> bool {
         let partition = self.partitions.get_mut(key);
-        partition.map(|partition| partition.paused = paused).is_some()
+        partition
+            .map(|partition| partition.paused = paused)
+            .is_some()
     }
 
     pub(super) fn position(&self, key: &TopicPartition) -> Option<Position> {
@@ -119,29 +127,34 @@ impl Assignment {
 
     /// Partitions whose committed offset is to be asked for.
     pub(super) fn unknown(&self) -> Vec<TopicPartition> {
-        let unknown = self.partitions.iter().filter(|(_, p)| p.position == Position::Unknown);
+        let unknown = self
+            .partitions
+            .iter()
+            .filter(|(_, p)| p.position == Position::Unknown);
         unknown.map(|(key, _)| key.clone()).collect()
     }
 
     /// Partitions whose offset is to be looked up.
     pub(super) fn lookups(&self) -> Vec<(TopicPartition, Option<OffsetSpec>)> {
-        let lookups = self.partitions.iter().filter_map(|(key, partition)| {
-            match partition.position {
-                Position::Lookup(spec) => Some((key.clone(), spec)),
-                _ => None,
-            }
-        });
+        let lookups =
+            self.partitions
+                .iter()
+                .filter_map(|(key, partition)| match partition.position {
+                    Position::Lookup(spec) => Some((key.clone(), spec)),
+                    _ => None,
+                });
         lookups.collect()
     }
 
     /// What has been handed out, to be committed.
     pub(super) fn consumed(&self) -> Vec<(TopicPartition, Offset, LeaderEpoch)> {
-        let consumed = self.partitions.iter().filter_map(|(key, partition)| {
-            match partition.position {
-                Position::At(offset) => Some((key.clone(), offset, partition.leader_epoch)),
-                _ => None,
-            }
-        });
+        let consumed =
+            self.partitions
+                .iter()
+                .filter_map(|(key, partition)| match partition.position {
+                    Position::At(offset) => Some((key.clone(), offset, partition.leader_epoch)),
+                    _ => None,
+                });
         consumed.collect()
     }
 
@@ -150,9 +163,11 @@ impl Assignment {
         let fetchable = self.partitions.iter().filter_map(|(key, partition)| {
             let idle = !partition.paused && !partition.fetching && partition.fetched.is_none();
             match partition.position {
-                Position::At(offset) if idle => {
-                    Some(Fetchable { key: key.clone(), offset, stamp: partition.stamp })
-                }
+                Position::At(offset) if idle => Some(Fetchable {
+                    key: key.clone(),
+                    offset,
+                    stamp: partition.stamp,
+                }),
                 _ => None,
             }
         });
@@ -167,12 +182,10 @@ impl Assignment {
     }
 
     /// The fetch has ended, with or without records. False if its position is out of date.
-    pub(super) fn end(
-        &mut self,
-        fetch: &Fetchable,
-        fetched: Option<(Fetched, Offset)>,
-    ) -> bool {
-        let Some(partition) = self.current(fetch) else { return false };
+    pub(super) fn end(&mut self, fetch: &Fetchable, fetched: Option<(Fetched, Offset)>) -> bool {
+        let Some(partition) = self.current(fetch) else {
+            return false;
+        };
         partition.fetching = false;
         if let Some((fetched, high_watermark)) = fetched {
             partition.fetched = Some(fetched);
@@ -195,11 +208,15 @@ impl Assignment {
         let count = self.partitions.len();
         let start = self.turn;
         for at in (0..count).map(|step| (start + step) % count.max(1)) {
-            let Some((_, partition)) = self.partitions.get_index_mut(at) else { break };
+            let Some((_, partition)) = self.partitions.get_index_mut(at) else {
+                break;
+            };
             if partition.paused {
                 continue;
             }
-            let Some(fetched) = &mut partition.fetched else { continue };
+            let Some(fetched) = &mut partition.fetched else {
+                continue;
+            };
             while records.len() < max {
                 match fetched.next() {
                     Ok(Some(record)) => {
@@ -247,12 +264,22 @@ mod tests {
         for _ in 0..count {
             builder.append(0, None, Some(b"v"), &[]).unwrap();
         }
-        Fetched::new(key(partition), Offset(base), builder.build().unwrap(), None, true)
+        Fetched::new(
+            key(partition),
+            Offset(base),
+            builder.build().unwrap(),
+            None,
+            true,
+        )
     }
 
     fn at(assignment: &mut Assignment, partition: i32, offset: i64) -> Fetchable {
         assignment.set(&key(partition), Position::At(Offset(offset)));
-        let fetch = assignment.fetchable().into_iter().find(|f| f.key == key(partition)).unwrap();
+        let fetch = assignment
+            .fetchable()
+            .into_iter()
+            .find(|f| f.key == key(partition))
+            .unwrap();
         assignment.begin(&fetch);
         fetch
     }
@@ -300,8 +327,9 @@ mod tests {
             seen.extend(records.iter().map(|r| (r.partition, r.offset.0)));
         }
         seen.sort_unstable();
-        let expected: Vec<(i32, i64)> =
-            (0..2).flat_map(|partition| (0..4).map(move |offset| (partition, offset))).collect();
+        let expected: Vec<(i32, i64)> = (0..2)
+            .flat_map(|partition| (0..4).map(move |offset| (partition, offset)))
+            .collect();
         assert_eq!(seen, expected);
     }
 

@@ -36,7 +36,11 @@ impl Assignor {
         let mut order: Vec<usize> = (0..members.len()).collect();
         order.sort_by_key(|at| {
             let member = &members[*at];
-            (member.instance_id.is_none(), member.instance_id.clone(), member.member_id.clone())
+            (
+                member.instance_id.is_none(),
+                member.instance_id.clone(),
+                member.member_id.clone(),
+            )
         });
         // Topics in the order of their names, each with its subscribers in member order.
         let mut topics: BTreeMap<&Str, Vec<usize>> = BTreeMap::new();
@@ -98,13 +102,21 @@ mod tests {
     fn show(assigned: &[Vec<TopicPartition>]) -> Vec<String> {
         assigned
             .iter()
-            .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            .map(|all| {
+                all.iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
             .collect()
     }
 
     #[test]
     fn range_gives_the_first_members_the_remainder() {
-        let members = [member("c1", None, &["a", "b"]), member("c0", None, &["a", "b"])];
+        let members = [
+            member("c1", None, &["a", "b"]),
+            member("c0", None, &["a", "b"]),
+        ];
         let assigned = Assignor::Range.assign(&members, |_| 3);
         assert_eq!(show(&assigned), ["a-2 b-2", "a-0 a-1 b-0 b-1"]);
     }
@@ -157,14 +169,21 @@ mod tests {
                 all.sort();
                 let wanted: Vec<TopicPartition> = topics
                     .iter()
-                    .filter(|t| members.iter().any(|m| m.topics.iter().any(|own| *own == **t)))
+                    .filter(|t| {
+                        members
+                            .iter()
+                            .any(|m| m.topics.iter().any(|own| *own == **t))
+                    })
                     .flat_map(|t| {
                         (0..count(t)).map(|p| TopicPartition::new(Str::from(*t), p as i32))
                     })
                     .collect();
                 assert_eq!(all, wanted, "seed {seed} {assignor:?}");
                 for (member, own) in members.iter().zip(&assigned) {
-                    assert!(own.iter().all(|p| member.topics.contains(&p.topic)), "seed {seed}");
+                    assert!(
+                        own.iter().all(|p| member.topics.contains(&p.topic)),
+                        "seed {seed}"
+                    );
                 }
             }
         }

@@ -17,7 +17,10 @@ pub struct Backoff {
 
 impl Backoff {
     pub const fn from_ms(first: u64, longest: u64) -> Backoff {
-        Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) }
+        Backoff {
+            first: Duration::from_millis(first),
+            longest: Duration::from_millis(longest),
+        }
     }
 
     /// The delay after `failures` failures in a row (0: none). `random` is any 64 bits.
@@ -25,7 +28,9 @@ impl Backoff {
         if failures == 0 {
             return Duration::ZERO;
         }
-        let doubled = self.first.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX));
+        let doubled = self
+            .first
+            .saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX));
         // 53 bits make a fraction that a double holds exactly.
         let fraction = (random >> 11) as f64 / (1u64 << 53) as f64;
         let factor = 1.0 - JITTER + 2.0 * JITTER * fraction;
@@ -44,7 +49,10 @@ mod tests {
         for (failures, low, high) in [(1, 80, 120), (2, 160, 240), (4, 640, 960), (5, 800, 1000)] {
             for random in [0, 1 << 40, 1 << 63, u64::MAX] {
                 let delay = backoff.delay(failures, random).as_millis();
-                assert!((low..=high).contains(&delay), "{failures} failures: {delay} ms");
+                assert!(
+                    (low..=high).contains(&delay),
+                    "{failures} failures: {delay} ms"
+                );
             }
         }
         for failures in [32, 33, 64, u32::MAX] {

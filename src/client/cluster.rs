@@ -64,7 +64,11 @@ struct Node {
 
 impl Node {
     fn open(&self) -> Option<Connection> {
-        self.connection.borrow().as_ref().filter(|connection| connection.is_open()).cloned()
+        self.connection
+            .borrow()
+            .as_ref()
+            .filter(|connection| connection.is_open())
+            .cloned()
     }
 }
 
@@ -75,7 +79,9 @@ impl Cluster {
     /// [`ClientError::NoBroker`] when none answered within `default.api.timeout.ms`.
     pub async fn connect(config: ClientConfig) -> Result<Cluster, ClientError> {
         if config.bootstrap_servers.is_empty() {
-            return Err(ClientError::Invalid("bootstrap.servers is empty".to_owned()));
+            return Err(ClientError::Invalid(
+                "bootstrap.servers is empty".to_owned(),
+            ));
         }
         let cluster = Cluster {
             inner: Rc::new(Inner {
@@ -91,7 +97,9 @@ impl Cluster {
             }),
         };
         let deadline = rt::now() + cluster.config().api_timeout;
-        cluster.retry_until(deadline, async || cluster.refresh().await).await?;
+        cluster
+            .retry_until(deadline, async || cluster.refresh().await)
+            .await?;
         Ok(cluster)
     }
 
@@ -126,7 +134,10 @@ impl Cluster {
             match attempt().await {
                 Err(error) if error.is_retriable() && !self.is_closed() => {
                     failures += 1;
-                    let delay = self.config().retry_backoff.delay(failures, rt::random_u64());
+                    let delay = self
+                        .config()
+                        .retry_backoff
+                        .delay(failures, rt::random_u64());
                     if rt::now() + delay >= deadline {
                         return Err(error);
                     }
@@ -148,7 +159,8 @@ impl Cluster {
         let _turn = self.inner.refreshing.acquire(1).await;
         if self.inner.refreshes.get() == seen {
             let topics: Vec<Str> = self.inner.wanted.borrow().iter().cloned().collect();
-            self.read_view(Some(&topics), self.config().allow_auto_create_topics).await?;
+            self.read_view(Some(&topics), self.config().allow_auto_create_topics)
+                .await?;
         }
         Ok(self.view())
     }
@@ -185,7 +197,9 @@ impl Cluster {
         // Version 4 is the first that can ask without creating.
         let first = if create { 1 } else { 4 };
         let connection = self.any().await?;
-        let version = connection.versions().choose::<MetadataRequest>(first, i16::MAX)?;
+        let version = connection
+            .versions()
+            .choose::<MetadataRequest>(first, i16::MAX)?;
         let answer = connection
             .start(&request, version)?
             .answer::<MetadataRequest>(self.config().request_timeout)
@@ -216,9 +230,7 @@ impl Cluster {
             let view = self.refresh().await?;
             match missing(&view, topics) {
                 None => Ok(view),
-                Some((topic, code)) => {
-                    Err(ClientError::broker(format!("topic {topic}"), code, ""))
-                }
+                Some((topic, code)) => Err(ClientError::broker(format!("topic {topic}"), code, "")),
             }
         })
         .await
@@ -229,7 +241,9 @@ impl Cluster {
         let mut wanted = self.inner.wanted.borrow_mut();
         for topic in topics {
             if wanted.len() >= TOPICS_MAX {
-                return Err(ClientError::Invalid(format!("more than {TOPICS_MAX} topics")));
+                return Err(ClientError::Invalid(format!(
+                    "more than {TOPICS_MAX} topics"
+                )));
             }
             if !wanted.contains(topic) {
                 wanted.insert(topic.detached());
@@ -260,7 +274,10 @@ impl Cluster {
             rt::sleep_until(entry.not_before.get()).await;
         }
         let Some(broker) = self.view().broker(node).cloned() else {
-            return Err(ClientError::NoBroker(format!("broker {} is not known", node.0)));
+            return Err(ClientError::NoBroker(format!(
+                "broker {} is not known",
+                node.0
+            )));
         };
         match self.open(&broker.host, broker.port).await {
             Ok(connection) => {
@@ -271,7 +288,10 @@ impl Cluster {
             Err(error) => {
                 let failures = entry.failures.get().saturating_add(1);
                 entry.failures.set(failures);
-                let delay = self.config().reconnect_backoff.delay(failures, rt::random_u64());
+                let delay = self
+                    .config()
+                    .reconnect_backoff
+                    .delay(failures, rt::random_u64());
                 entry.not_before.set(rt::now() + delay);
                 Err(error)
             }
@@ -298,7 +318,13 @@ impl Cluster {
 
     async fn open(&self, host: &str, port: u16) -> Result<Connection, ClientError> {
         let config = self.config();
-        Connection::open(host, port, &config.client_id, config.connection_setup_timeout).await
+        Connection::open(
+            host,
+            port,
+            &config.client_id,
+            config.connection_setup_timeout,
+        )
+        .await
     }
 
     /// A connection to any broker: an open one if there is one, the least busy first.
@@ -310,7 +336,10 @@ impl Cluster {
             return Err(ClientError::Closed);
         }
         let view = self.view();
-        let open = view.brokers.iter().filter_map(|broker| self.open_node(broker.node));
+        let open = view
+            .brokers
+            .iter()
+            .filter_map(|broker| self.open_node(broker.node));
         if let Some(connection) = open.min_by_key(Connection::in_flight) {
             return Ok(connection);
         }
@@ -348,7 +377,10 @@ impl Cluster {
         node: NodeId,
         request: &R,
     ) -> Result<R::Response, ClientError> {
-        self.node(node).await?.call(request, self.config().request_timeout).await
+        self.node(node)
+            .await?
+            .call(request, self.config().request_timeout)
+            .await
     }
 
     /// Sends `request` to any broker, which forwards it to the controller if need be. `extra` is
@@ -358,7 +390,10 @@ impl Cluster {
         request: &R,
         extra: Duration,
     ) -> Result<R::Response, ClientError> {
-        self.any().await?.call(request, self.config().request_timeout + extra).await
+        self.any()
+            .await?
+            .call(request, self.config().request_timeout + extra)
+            .await
     }
 
     /// Who coordinates a group or transactional id; its address enters the view if it is new.
@@ -371,10 +406,14 @@ impl Cluster {
         key: &str,
     ) -> Result<NodeId, ClientError> {
         let connection = self.any().await?;
-        let version = connection.versions().choose::<FindCoordinatorRequest>(1, i16::MAX)?;
+        let version = connection
+            .versions()
+            .choose::<FindCoordinatorRequest>(1, i16::MAX)?;
         let key = Str::from(key);
-        let mut request =
-            FindCoordinatorRequest { key_type: kind as i8, ..FindCoordinatorRequest::default() };
+        let mut request = FindCoordinatorRequest {
+            key_type: kind as i8,
+            ..FindCoordinatorRequest::default()
+        };
         if version >= 4 {
             request.coordinator_keys = vec![key.clone()];
         } else {
@@ -417,8 +456,15 @@ fn host_and_port(server: &str) -> Result<(&str, u16), ClientError> {
     let invalid = || ClientError::Invalid(format!("bootstrap server {server:?} is not host:port"));
     let (host, port) = server.rsplit_once(':').ok_or_else(invalid)?;
     let port = port.parse().map_err(|_| invalid())?;
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if host.is_empty() { Err(invalid()) } else { Ok((host, port)) }
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    if host.is_empty() {
+        Err(invalid())
+    } else {
+        Ok((host, port))
+    }
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use bytes::{Bytes, BytesMut};
 use super::error::ClientError;
 use super::exchange::Exchange;
 use super::versions::Versions;
-use crate::rt::{self, Either2};
 use crate::rt::net::{ReadHalf, Stream, WriteHalf};
 use crate::rt::sync::{Event, Notify, oneshot};
+use crate::rt::{self, Either2};
 use crate::wire::api::{request_header_version, response_header_version};
 use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
@@ -81,9 +81,17 @@ impl Connection {
         setup_timeout: Duration,
     ) -> Result<Connection, ClientError> {
         let peer = format!("{host}:{port}");
-        match rt::timeout(setup_timeout, Connection::set_up(host, port, &peer, client_id)).await {
+        match rt::timeout(
+            setup_timeout,
+            Connection::set_up(host, port, &peer, client_id),
+        )
+        .await
+        {
             Ok(result) => result,
-            Err(_) => Err(ClientError::TimedOut { peer, api: "connect" }),
+            Err(_) => Err(ClientError::TimedOut {
+                peer,
+                api: "connect",
+            }),
         }
     }
 
@@ -93,11 +101,14 @@ impl Connection {
         peer: &str,
         client_id: &str,
     ) -> Result<Connection, ClientError> {
-        let addresses =
-            rt::net::resolve(host, port).await.map_err(|error| ClientError::io(peer, &error))?;
+        let addresses = rt::net::resolve(host, port)
+            .await
+            .map_err(|error| ClientError::io(peer, &error))?;
         let mut stream = Err(ClientError::NoBroker(peer.to_owned()));
         for address in addresses {
-            stream = Stream::connect(address).await.map_err(|error| ClientError::io(peer, &error));
+            stream = Stream::connect(address)
+                .await
+                .map_err(|error| ClientError::io(peer, &error));
             if stream.is_ok() {
                 break;
             }
@@ -116,9 +127,14 @@ impl Connection {
         drop(rt::spawn(write_requests(shared.clone(), write)));
         drop(rt::spawn(read_answers(shared.clone(), read)));
         // From here on whoever drops this ends both tasks.
-        let mut handle = Handle { shared, versions: Versions::default() };
+        let mut handle = Handle {
+            shared,
+            versions: Versions::default(),
+        };
         handle.versions = agree(&handle.shared).await?;
-        Ok(Connection { handle: Rc::new(handle) })
+        Ok(Connection {
+            handle: Rc::new(handle),
+        })
     }
 
     /// `host:port`.
@@ -206,8 +222,15 @@ impl Shared {
         }
         let correlation = self.queue(request, version)?;
         let (sender, answer) = oneshot::channel();
-        self.waiting.borrow_mut().push_back(Waiting { correlation, answer: sender });
-        Ok(Sent { shared: self.clone(), version, answer })
+        self.waiting.borrow_mut().push_back(Waiting {
+            correlation,
+            answer: sender,
+        });
+        Ok(Sent {
+            shared: self.clone(),
+            version,
+            answer,
+        })
     }
 
     /// Encodes and queues; returns the correlation id.
@@ -256,8 +279,7 @@ impl Shared {
     }
 
     fn accept(&self, frame: Bytes) -> Result<(), ClientError> {
-        let correlation =
-            frame.first_chunk::<4>().map(|id| i32::from_be_bytes(*id));
+        let correlation = frame.first_chunk::<4>().map(|id| i32::from_be_bytes(*id));
         let head = self.waiting.borrow_mut().pop_front();
         match head {
             Some(waiting) if Some(waiting.correlation) == correlation => {
@@ -270,7 +292,10 @@ impl Shared {
                     "answer {correlation:?} where {:?} was due",
                     other.as_ref().map(|waiting| waiting.correlation)
                 );
-                let error = ClientError::Disconnected { peer: self.peer.clone(), reason };
+                let error = ClientError::Disconnected {
+                    peer: self.peer.clone(),
+                    reason,
+                };
                 if let Some(waiting) = other {
                     let _ = waiting.answer.send(Err(error.clone()));
                 }
@@ -286,13 +311,20 @@ impl Sent {
     /// # Errors
     /// [`ClientError::TimedOut`], [`ClientError::Malformed`], or the end of the connection.
     pub async fn answer<R: Exchange>(self, limit: Duration) -> Result<R::Response, ClientError> {
-        let Sent { shared, version, answer } = self;
+        let Sent {
+            shared,
+            version,
+            answer,
+        } = self;
         let frame = match rt::timeout(limit, answer).await {
             Ok(Ok(result)) => result?,
             Ok(Err(_)) => return Err(ClientError::Closed),
             Err(_) => {
                 let api = R::KEY.name();
-                let error = ClientError::TimedOut { peer: shared.peer.clone(), api };
+                let error = ClientError::TimedOut {
+                    peer: shared.peer.clone(),
+                    api,
+                };
                 shared.end(&error);
                 return Err(error);
             }
@@ -319,7 +351,9 @@ async fn agree(shared: &Rc<Shared>) -> Result<Versions, ClientError> {
     // The answer to a version that the broker does not know comes in version 0 with an error.
     let latest = ApiVersionsRequest::MAX_VERSION;
     let frame = receive(shared.start(&request, latest)?).await?;
-    let code = frame.get(4..6).map(|code| ErrorCode(i16::from_be_bytes([code[0], code[1]])));
+    let code = frame
+        .get(4..6)
+        .map(|code| ErrorCode(i16::from_be_bytes([code[0], code[1]])));
     let answer = if code == Some(ErrorCode::UNSUPPORTED_VERSION) {
         decode::<ApiVersionsRequest>(receive(shared.start(&request, 0)?).await?, 0)?
     } else {
@@ -371,14 +405,20 @@ async fn read_answers(shared: Rc<Shared>, mut read: ReadHalf) {
             Ok(None) => match read.read(&mut buffer).await {
                 Ok(0) => {
                     let reason = "closed by the broker".to_owned();
-                    break ClientError::Disconnected { peer: shared.peer.clone(), reason };
+                    break ClientError::Disconnected {
+                        peer: shared.peer.clone(),
+                        reason,
+                    };
                 }
                 Ok(_) => {}
                 Err(error) => break ClientError::io(&shared.peer, &error),
             },
             Err(length) => {
                 let reason = format!("an answer of {length} bytes");
-                break ClientError::Disconnected { peer: shared.peer.clone(), reason };
+                break ClientError::Disconnected {
+                    peer: shared.peer.clone(),
+                    reason,
+                };
             }
         }
     };
@@ -388,7 +428,10 @@ async fn read_answers(shared: Rc<Shared>, mut read: ReadHalf) {
 /// Cuts one answer off the front, or makes room for more of it. Fails with a length that is not
 /// acceptable.
 fn next_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, i32> {
-    let Some(length) = buffer.first_chunk::<4>().map(|length| i32::from_be_bytes(*length)) else {
+    let Some(length) = buffer
+        .first_chunk::<4>()
+        .map(|length| i32::from_be_bytes(*length))
+    else {
         buffer.reserve(4096);
         return Ok(None);
     };
@@ -424,7 +467,11 @@ mod tests {
                     frames.push(frame);
                 }
             }
-            assert_eq!(frames, [&b"abcd"[..], b"abcdefgh", b"0123456789"], "pieces of {step}");
+            assert_eq!(
+                frames,
+                [&b"abcd"[..], b"abcdefgh", b"0123456789"],
+                "pieces of {step}"
+            );
         }
     }
 

@@ -14,7 +14,7 @@ use super::config::{ConsumerConfig, OffsetReset};
 use super::error::ClientError;
 use super::fetched::ConsumerRecord;
 use super::fetcher::Fetcher;
-use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
+use super::group_coordinator::GroupCoordinator;
 use super::list_offsets::{ListedOffsets, OffsetSpec, list_offsets};
 use super::membership::Membership;
 use super::topic_partition::TopicPartition;
@@ -25,26 +25,29 @@ use crate::wire::{ErrorCode, Str};
 
 /// See the module's words.
 pub struct Consumer {
-    fetcher: Rc<Fetcher>,
+    pub(super) fetcher: Rc<Fetcher>,
     bell: Notify,
-    mode: Mode,
+    pub(super) mode: Mode,
     /// A rebalance under way; it may take longer than one poll.
     joining: Option<Task<Result<Vec<TopicPartition>, ClientError>>>,
-    committed_at: Instant,
+    pub(super) committed_at: Instant,
     rebalances: u64,
     /// An automatic commit on its way.
-    committing: Rc<Cell<bool>>,
+    pub(super) committing: Rc<Cell<bool>>,
     closed: bool,
 }
 
-enum Mode {
+pub(super) enum Mode {
     /// Partitions by [`Consumer::assign`]; the coordinator is only for offsets.
     Assigned(Option<Rc<GroupCoordinator>>),
-    Subscribed { topics: Vec<Str>, membership: Rc<Membership> },
+    Subscribed {
+        topics: Vec<Str>,
+        membership: Rc<Membership>,
+    },
 }
 
 impl Mode {
-    fn coordinator(&self) -> Option<&GroupCoordinator> {
+    pub(super) fn coordinator(&self) -> Option<&GroupCoordinator> {
         match self {
             Mode::Assigned(coordinator) => coordinator.as_deref(),
             Mode::Subscribed { membership, .. } => Some(&membership.coordinator),
@@ -59,7 +62,9 @@ impl Consumer {
     /// As [`Cluster::connect`].
     pub async fn connect(config: ConsumerConfig) -> Result<Consumer, ClientError> {
         if config.assignors.is_empty() || config.poll_records == 0 {
-            return Err(ClientError::Invalid("no assignor, or no records per poll".to_owned()));
+            return Err(ClientError::Invalid(
+                "no assignor, or no records per poll".to_owned(),
+            ));
         }
         let cluster = Cluster::connect(config.client.clone()).await?;
         let bell = Notify::new();
@@ -80,7 +85,7 @@ impl Consumer {
         &self.fetcher.cluster
     }
 
-    fn config(&self) -> &ConsumerConfig {
+    pub(super) fn config(&self) -> &ConsumerConfig {
         &self.fetcher.config
     }
 
@@ -103,13 +108,19 @@ impl Consumer {
     pub async fn subscribe(&mut self, topics: &[&str]) -> Result<(), ClientError> {
         let topics: Vec<Str> = topics.iter().map(|topic| Str::from(*topic)).collect();
         self.cluster().want(&topics)?;
-        if let Mode::Subscribed { topics: current, membership } = &mut self.mode {
+        if let Mode::Subscribed {
+            topics: current,
+            membership,
+        } = &mut self.mode
+        {
             *current = topics;
             membership.request_rejoin();
             return Ok(());
         }
         let Some(coordinator) = coordinator(self.cluster(), self.config()) else {
-            return Err(ClientError::Invalid("subscribing needs group.id".to_owned()));
+            return Err(ClientError::Invalid(
+                "subscribing needs group.id".to_owned(),
+            ));
         };
         self.fetcher.assignment.borrow_mut().replace(&[]);
         let membership = Membership::new(coordinator, self.config().clone(), self.bell.clone());
@@ -197,7 +208,11 @@ impl Consumer {
             let ready = self.be_ready(deadline).await?;
             if ready {
                 let config = &self.fetcher.config;
-                let taken = self.fetcher.assignment.borrow_mut().take(config.poll_records);
+                let taken = self
+                    .fetcher
+                    .assignment
+                    .borrow_mut()
+                    .take(config.poll_records);
                 let records = taken.map_err(|error| ClientError::Invalid(error.to_string()))?;
                 // While the application works the next records are on their way.
                 let leaderless = self.fetcher.send();
@@ -206,7 +221,10 @@ impl Consumer {
                 }
                 if leaderless {
                     let pause = config.client.retry_backoff.first;
-                    self.cluster().refresh_if_older(pause).await.or_else(ignore_retriable)?;
+                    self.cluster()
+                        .refresh_if_older(pause)
+                        .await
+                        .or_else(ignore_retriable)?;
                 }
             }
             if rt::now() >= deadline {
@@ -229,7 +247,9 @@ impl Consumer {
     async fn wait(&self, deadline: Instant, ready: bool) {
         let config = self.config();
         let commit_at = config.auto_commit.map(|every| self.committed_at + every);
-        let mut until = commit_at.filter(|_| ready).map_or(deadline, |at| at.min(deadline));
+        let mut until = commit_at
+            .filter(|_| ready)
+            .map_or(deadline, |at| at.min(deadline));
         if !ready && self.joining.is_none() {
             until = until.min(rt::now() + config.client.retry_backoff.delay(1, rt::random_u64()));
         }
@@ -238,20 +258,27 @@ impl Consumer {
 
     /// Member of the group, positions known, commits under way. False if that needs more time.
     async fn be_ready(&mut self, deadline: Instant) -> Result<bool, ClientError> {
-        self.cluster().refresh_if_older(self.config().client.metadata_max_age).await.or_else(ignore_retriable)?;
+        self.cluster()
+            .refresh_if_older(self.config().client.metadata_max_age)
+            .await
+            .or_else(ignore_retriable)?;
         if !self.be_member(deadline).await? {
             return Ok(false);
         }
         self.auto_commit();
         let left = deadline.since(rt::now()).max(Duration::from_millis(1));
         match rt::timeout(left, self.find_positions()).await {
-            Ok(result) => result.map(|()| true).or_else(|e| ignore_retriable(e).map(|()| false)),
+            Ok(result) => result
+                .map(|()| true)
+                .or_else(|e| ignore_retriable(e).map(|()| false)),
             Err(_) => Ok(false),
         }
     }
 
     async fn be_member(&mut self, deadline: Instant) -> Result<bool, ClientError> {
-        let Mode::Subscribed { topics, membership } = &self.mode else { return Ok(true) };
+        let Mode::Subscribed { topics, membership } = &self.mode else {
+            return Ok(true);
+        };
         if self.joining.is_none() {
             if !membership.must_join() {
                 return Ok(true);
@@ -272,9 +299,13 @@ impl Consumer {
                 result
             }));
         }
-        let Some(task) = &mut self.joining else { return Ok(false) };
+        let Some(task) = &mut self.joining else {
+            return Ok(false);
+        };
         let left = deadline.since(rt::now());
-        let Ok(result) = rt::timeout(left, Pin::new(task)).await else { return Ok(false) };
+        let Ok(result) = rt::timeout(left, Pin::new(task)).await else {
+            return Ok(false);
+        };
         self.joining = None;
         let assigned = result?;
         self.rebalances += 1;
@@ -346,7 +377,11 @@ impl Consumer {
             None => Ok(()),
             Some(error) => {
                 if error.is_retriable() {
-                    self.cluster().refresh().await.map(|_| ()).or_else(ignore_retriable)?;
+                    self.cluster()
+                        .refresh()
+                        .await
+                        .map(|_| ())
+                        .or_else(ignore_retriable)?;
                 }
                 Err(error)
             }
@@ -375,100 +410,6 @@ impl Consumer {
         self.list(wanted).await
     }
 
-    // ------------------------------------------------------------------------------- offsets
-
-    fn consumed(&self) -> Vec<(TopicPartition, CommittedOffset)> {
-        let consumed = self.fetcher.assignment.borrow().consumed();
-        let committed = |(key, offset, leader_epoch)| {
-            (key, CommittedOffset { offset, leader_epoch, metadata: String::new() })
-        };
-        consumed.into_iter().map(committed).collect()
-    }
-
-    fn committer(&self) -> Committer {
-        match &self.mode {
-            Mode::Subscribed { membership, .. } => membership.committer(),
-            Mode::Assigned(_) => Committer::simple(),
-        }
-    }
-
-    /// Commits what poll has returned so far.
-    ///
-    /// # Errors
-    /// [`ClientError::Invalid`] without `group.id`; the broker's refusal.
-    pub async fn commit(&self) -> Result<(), ClientError> {
-        self.commit_offsets(&self.consumed()).await
-    }
-
-    /// Commits these offsets.
-    pub async fn commit_offsets(
-        &self,
-        offsets: &[(TopicPartition, CommittedOffset)],
-    ) -> Result<(), ClientError> {
-        let coordinator = self.coordinator()?;
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let deadline = rt::now() + self.config().client.api_timeout;
-        let committer = self.committer();
-        self.cluster()
-            .retry_until(deadline, async || coordinator.commit(&committer, offsets).await)
-            .await
-    }
-
-    /// The group's committed offsets of these partitions; those without one are left out.
-    pub async fn committed(
-        &self,
-        partitions: &[TopicPartition],
-    ) -> Result<Vec<(TopicPartition, CommittedOffset)>, ClientError> {
-        let coordinator = self.coordinator()?;
-        let deadline = rt::now() + self.config().client.api_timeout;
-        self.cluster()
-            .retry_until(deadline, async || coordinator.committed(Some(partitions), false).await)
-            .await
-    }
-
-    fn coordinator(&self) -> Result<&GroupCoordinator, ClientError> {
-        let missing = || ClientError::Invalid("offsets need group.id".to_owned());
-        self.mode.coordinator().ok_or_else(missing)
-    }
-
-    /// Commits beside the application if `auto.commit.interval.ms` has passed.
-    fn auto_commit(&mut self) {
-        let Some(every) = self.config().auto_commit else { return };
-        let due = self.committed_at + every <= rt::now();
-        if !due {
-            return;
-        }
-        self.committed_at = rt::now();
-        if self.mode.coordinator().is_none() || self.committing.get() {
-            return;
-        }
-        let offsets = self.consumed();
-        if offsets.is_empty() {
-            return;
-        }
-        let committer = self.committer();
-        let coordinator = match &self.mode {
-            Mode::Subscribed { membership, .. } => Coordinating::Member(membership.clone()),
-            Mode::Assigned(Some(coordinator)) => Coordinating::Simple(coordinator.clone()),
-            Mode::Assigned(None) => return,
-        };
-        let committing = self.committing.clone();
-        committing.set(true);
-        drop(rt::spawn(async move {
-            let coordinator = match &coordinator {
-                Coordinating::Member(membership) => &membership.coordinator,
-                Coordinating::Simple(coordinator) => coordinator,
-            };
-            // The next one carries these offsets too.
-            if let Err(error) = coordinator.commit(&committer, &offsets).await {
-                tracing::debug!(%error, "automatic commit failed");
-            }
-            committing.set(false);
-        }));
-    }
-
     // ----------------------------------------------------------------------------------- end
 
     async fn leave(&mut self, reason: &'static str) {
@@ -495,11 +436,6 @@ impl Consumer {
         self.cluster().close();
         committed
     }
-}
-
-enum Coordinating {
-    Member(Rc<Membership>),
-    Simple(Rc<GroupCoordinator>),
 }
 
 fn coordinator(cluster: &Cluster, config: &ConsumerConfig) -> Option<GroupCoordinator> {

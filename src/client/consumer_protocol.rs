@@ -21,13 +21,14 @@ pub const PROTOCOL_TYPE: &str = "consumer";
 const WRITTEN: i16 = 1;
 
 /// A subscription to `topics` of a member that holds `owned`.
-pub(super) fn subscription(
-    topics: &[Str],
-    owned: &[TopicPartition],
-) -> Result<Bytes, ClientError> {
+pub(super) fn subscription(topics: &[Str], owned: &[TopicPartition]) -> Result<Bytes, ClientError> {
     let owned = by_topic(owned)
         .into_iter()
-        .map(|(topic, partitions)| OwnedTopic { topic, partitions, ..OwnedTopic::default() });
+        .map(|(topic, partitions)| OwnedTopic {
+            topic,
+            partitions,
+            ..OwnedTopic::default()
+        });
     let message = ConsumerProtocolSubscription {
         topics: topics.to_vec(),
         owned_partitions: owned.collect(),
@@ -45,7 +46,11 @@ pub(super) fn subscribed_topics(bytes: &Bytes) -> Result<Vec<Str>, ClientError> 
 pub(super) fn assignment(partitions: &[TopicPartition]) -> Result<Bytes, ClientError> {
     let assigned = by_topic(partitions)
         .into_iter()
-        .map(|(topic, partitions)| AssignedTopic { topic, partitions, ..AssignedTopic::default() });
+        .map(|(topic, partitions)| AssignedTopic {
+            topic,
+            partitions,
+            ..AssignedTopic::default()
+        });
     let message = ConsumerProtocolAssignment {
         assigned_partitions: assigned.collect(),
         ..ConsumerProtocolAssignment::default()
@@ -63,7 +68,10 @@ pub(super) fn assigned_partitions(bytes: &Bytes) -> Result<Vec<TopicPartition>, 
     for assigned in &assignment.assigned_partitions {
         let topic = assigned.topic.detached();
         partitions.extend(
-            assigned.partitions.iter().map(|index| TopicPartition::new(topic.clone(), *index)),
+            assigned
+                .partitions
+                .iter()
+                .map(|index| TopicPartition::new(topic.clone(), *index)),
         );
     }
     Ok(partitions)
@@ -135,8 +143,16 @@ mod tests {
 
     #[test]
     fn another_members_garbage_is_an_error() {
-        for garbage in [&b"\x00"[..], b"\xff\xff\0\0", b"\0\0\x7f\xff\xff\xff", b"\0\x01\0\0\0\x01"] {
-            assert!(subscribed_topics(&Bytes::from_static(garbage)).is_err(), "{garbage:?}");
+        for garbage in [
+            &b"\x00"[..],
+            b"\xff\xff\0\0",
+            b"\0\0\x7f\xff\xff\xff",
+            b"\0\x01\0\0\0\x01",
+        ] {
+            assert!(
+                subscribed_topics(&Bytes::from_static(garbage)).is_err(),
+                "{garbage:?}"
+            );
         }
     }
 }

@@ -48,7 +48,11 @@ struct State {
 
 impl BatchOutcome {
     pub(super) fn new(topic: Str, partition: i32) -> Rc<BatchOutcome> {
-        Rc::new(BatchOutcome { topic, partition, state: RefCell::default() })
+        Rc::new(BatchOutcome {
+            topic,
+            partition,
+            state: RefCell::default(),
+        })
     }
 
     /// Settles the batch. The first settlement counts.
@@ -83,12 +87,17 @@ impl Delivery {
             Ok(acked) => Ok(RecordMetadata {
                 topic: self.outcome.topic.clone(),
                 partition: self.outcome.partition,
-                offset: acked.base_offset.map(|base| Offset(base.0 + i64::from(self.index))),
+                offset: acked
+                    .base_offset
+                    .map(|base| Offset(base.0 + i64::from(self.index))),
                 timestamp: acked.append_time.unwrap_or(self.timestamp),
             }),
             Err(error) => {
                 let mut error = error.clone();
-                let own = state.record_errors.iter().find(|(index, _)| *index == self.index);
+                let own = state
+                    .record_errors
+                    .iter()
+                    .find(|(index, _)| *index == self.index);
                 if let (ClientError::Broker { message, .. }, Some((_, text))) = (&mut error, own) {
                     message.clone_from(text);
                 }

@@ -20,7 +20,11 @@ pub enum ClientError {
     UnsupportedVersion { api: &'static str },
     /// The cluster answered with an error. `message` is the broker's own text, or empty.
     #[error("{what}: {code}{}{message}", if .message.is_empty() { "" } else { ": " })]
-    Broker { what: String, code: ErrorCode, message: String },
+    Broker {
+        what: String,
+        code: ErrorCode,
+        message: String,
+    },
     /// The answer does not follow the protocol; the connection is closed.
     #[error("the answer cannot be read: {0}")]
     Malformed(#[from] DecodeError),
@@ -40,11 +44,18 @@ pub enum ClientError {
 
 impl ClientError {
     pub(super) fn io(peer: &str, error: &io::Error) -> ClientError {
-        ClientError::Disconnected { peer: peer.to_owned(), reason: error.to_string() }
+        ClientError::Disconnected {
+            peer: peer.to_owned(),
+            reason: error.to_string(),
+        }
     }
 
     pub(super) fn broker(what: impl Into<String>, code: ErrorCode, message: &str) -> ClientError {
-        ClientError::Broker { what: what.into(), code, message: message.to_owned() }
+        ClientError::Broker {
+            what: what.into(),
+            code,
+            message: message.to_owned(),
+        }
     }
 
     /// Whether the same request may succeed if it is sent again.
@@ -88,6 +99,10 @@ pub(super) fn check_with(
 ) -> Result<(), ClientError> {
     match ErrorCode(code) {
         ErrorCode::NONE => Ok(()),
-        code => Err(ClientError::broker(what(), code, message.unwrap_or_default())),
+        code => Err(ClientError::broker(
+            what(),
+            code,
+            message.unwrap_or_default(),
+        )),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Types only.
 
-use crate::wire::{ApiKey, Message};
 use crate::wire::messages as m;
+use crate::wire::{ApiKey, Message};
 
 /// A request and the type of its response.
 pub trait Exchange: Message {

@@ -111,7 +111,9 @@ impl Fetched {
                 self.position = self.position.max(batch.last_offset().next());
                 self.current = None;
             }
-            let Some(batch) = self.batches.next() else { return Ok(None) };
+            let Some(batch) = self.batches.next() else {
+                return Ok(None);
+            };
             let batch = batch?;
             if self.check_crcs {
                 batch.check_crc()?;
@@ -129,12 +131,18 @@ impl Fetched {
     }
 
     fn is_aborted(&mut self, batch: &Batch) -> bool {
-        let Some(aborted) = &mut self.aborted else { return false };
+        let Some(aborted) = &mut self.aborted else {
+            return false;
+        };
         if !batch.is_transactional() {
             return false;
         }
-        while aborted.last().is_some_and(|(first, _)| *first <= batch.last_offset().0) {
-            self.aborting.extend(aborted.pop().map(|(_, producer)| producer));
+        while aborted
+            .last()
+            .is_some_and(|(first, _)| *first <= batch.last_offset().0)
+        {
+            self.aborting
+                .extend(aborted.pop().map(|(_, producer)| producer));
         }
         self.aborting.contains(&batch.producer_id())
     }
@@ -142,8 +150,12 @@ impl Fetched {
     /// A marker ends the producer's transaction, whichever way.
     fn end_transaction(&mut self, batch: &Batch) -> Result<(), BatchError> {
         if let Some(aborted) = &mut self.aborted {
-            while aborted.last().is_some_and(|(first, _)| *first <= batch.last_offset().0) {
-                self.aborting.extend(aborted.pop().map(|(_, producer)| producer));
+            while aborted
+                .last()
+                .is_some_and(|(first, _)| *first <= batch.last_offset().0)
+            {
+                self.aborting
+                    .extend(aborted.pop().map(|(_, producer)| producer));
             }
             self.aborting.remove(&batch.producer_id());
         }
@@ -165,14 +177,22 @@ mod tests {
             builder = builder.with_producer(producer, 0, 0);
         }
         for value in values {
-            builder.append(5, None, Some(value.as_bytes()), &[]).unwrap();
+            builder
+                .append(5, None, Some(value.as_bytes()), &[])
+                .unwrap();
         }
         builder.build().unwrap()
     }
 
     fn fetched(at: i64, batches: &[Bytes], aborted: Option<Vec<(i64, i64)>>) -> Fetched {
         let records = batches.concat().into();
-        Fetched::new(TopicPartition::new("t".into(), 0), Offset(at), records, aborted, true)
+        Fetched::new(
+            TopicPartition::new("t".into(), 0),
+            Offset(at),
+            records,
+            aborted,
+            true,
+        )
     }
 
     fn values(fetched: &mut Fetched) -> Vec<String> {
@@ -203,7 +223,10 @@ mod tests {
             batch(6, &["marker"], Some(7), true),
         ];
         let mut f = fetched(0, &batches, Some(vec![(0, 7)]));
-        assert_eq!(values(&mut f), ["1:p8 committed", "2:plain", "5:p7 committed"]);
+        assert_eq!(
+            values(&mut f),
+            ["1:p8 committed", "2:plain", "5:p7 committed"]
+        );
         assert_eq!(f.position(), Offset(7));
         let mut f = fetched(0, &batches, None);
         assert_eq!(values(&mut f).len(), 4);

@@ -102,7 +102,13 @@ impl Fetcher {
                 *count += 1;
                 *count
             };
-            rt::sleep(self.config.client.retry_backoff.delay(failures, rt::random_u64())).await;
+            rt::sleep(
+                self.config
+                    .client
+                    .retry_backoff
+                    .delay(failures, rt::random_u64()),
+            )
+            .await;
         } else {
             self.failures.borrow_mut().remove(&leader);
         }
@@ -135,7 +141,10 @@ impl Fetcher {
                 partition_max_bytes: self.config.partition_fetch_bytes,
                 ..FetchPartition::default()
             };
-            match topics.iter_mut().find(|topic| topic.topic == fetch.key.topic) {
+            match topics
+                .iter_mut()
+                .find(|topic| topic.topic == fetch.key.topic)
+            {
                 Some(topic) => topic.partitions.push(partition),
                 None => topics.push(FetchTopic {
                     topic: fetch.key.topic.clone(),
@@ -216,13 +225,19 @@ impl Fetcher {
     }
 
     fn fetched(&self, fetch: &Fetchable, part: &PartitionData) -> Option<(Fetched, Offset)> {
-        let records = part.records.as_ref().map(|records| records.to_bytes()).unwrap_or_default();
+        let records = part
+            .records
+            .as_ref()
+            .map(|records| records.to_bytes())
+            .unwrap_or_default();
         if records.is_empty() {
             return None;
         }
         let aborted = (self.config.isolation == Isolation::ReadCommitted).then(|| {
             let aborted = part.aborted_transactions.iter().flatten();
-            aborted.map(|transaction| (transaction.first_offset, transaction.producer_id)).collect()
+            aborted
+                .map(|transaction| (transaction.first_offset, transaction.producer_id))
+                .collect()
         });
         let fetched = Fetched::new(
             fetch.key.clone(),

@@ -14,8 +14,7 @@ use crate::wire::messages::offset_commit_request::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
 use crate::wire::messages::offset_fetch_request::{
-    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
 use crate::wire::{ErrorCode, Str};
 
@@ -35,7 +34,11 @@ pub struct CommittedOffset {
 
 impl CommittedOffset {
     pub fn new(offset: Offset) -> CommittedOffset {
-        CommittedOffset { offset, leader_epoch: LeaderEpoch::UNKNOWN, metadata: String::new() }
+        CommittedOffset {
+            offset,
+            leader_epoch: LeaderEpoch::UNKNOWN,
+            metadata: String::new(),
+        }
     }
 }
 
@@ -49,9 +52,16 @@ pub(super) struct Committer {
 
 impl Committer {
     pub(super) fn simple() -> Committer {
-        Committer { generation: -1, member_id: Str::default(), instance_id: None }
+        Committer {
+            generation: -1,
+            member_id: Str::default(),
+            instance_id: None,
+        }
     }
 }
+
+/// Topic, partition, error, offset, leader epoch and metadata of an OffsetFetch answer.
+type Row<'a> = (&'a Str, i32, i16, i64, i32, &'a Option<Str>);
 
 /// See the module's words.
 pub(super) struct GroupCoordinator {
@@ -62,14 +72,21 @@ pub(super) struct GroupCoordinator {
 
 impl GroupCoordinator {
     pub(super) fn new(cluster: Cluster, group: Str) -> GroupCoordinator {
-        GroupCoordinator { cluster, group, node: Cell::new(None) }
+        GroupCoordinator {
+            cluster,
+            group,
+            node: Cell::new(None),
+        }
     }
 
     pub(super) async fn node(&self) -> Result<NodeId, ClientError> {
         if let Some(node) = self.node.get() {
             return Ok(node);
         }
-        let node = self.cluster.find_coordinator(CoordinatorKind::Group, &self.group).await?;
+        let node = self
+            .cluster
+            .find_coordinator(CoordinatorKind::Group, &self.group)
+            .await?;
         self.node.set(Some(node));
         Ok(node)
     }
@@ -99,7 +116,11 @@ impl GroupCoordinator {
         let limit = self.cluster.config().request_timeout + extra;
         let result = async {
             let node = self.node().await?;
-            self.cluster.node(node).await?.call_up_to(request, last, limit).await
+            self.cluster
+                .node(node)
+                .await?
+                .call_up_to(request, last, limit)
+                .await
         }
         .await;
         result.inspect_err(|error| self.doubt(error))
@@ -137,7 +158,9 @@ impl GroupCoordinator {
             topics,
             ..OffsetCommitRequest::default()
         };
-        let answer = self.call(&request, OFFSETS_BY_NAME_LAST, Duration::ZERO).await?;
+        let answer = self
+            .call(&request, OFFSETS_BY_NAME_LAST, Duration::ZERO)
+            .await?;
         for topic in &answer.topics {
             for partition in &topic.partitions {
                 check(partition.error_code, || {
@@ -164,12 +187,16 @@ impl GroupCoordinator {
             }
         }
         let node = self.node().await?;
-        let connection =
-            self.cluster.node(node).await.inspect_err(|error| self.doubt(error))?;
+        let connection = self
+            .cluster
+            .node(node)
+            .await
+            .inspect_err(|error| self.doubt(error))?;
         // Version 2 is the first that can ask for all.
         let first = if partitions.is_none() { 2 } else { 1 };
-        let version =
-            connection.versions().choose::<OffsetFetchRequest>(first, OFFSETS_BY_NAME_LAST)?;
+        let version = connection
+            .versions()
+            .choose::<OffsetFetchRequest>(first, OFFSETS_BY_NAME_LAST)?;
         let mut request = OffsetFetchRequest {
             require_stable: stable && version >= 7,
             ..OffsetFetchRequest::default()
@@ -201,14 +228,21 @@ impl GroupCoordinator {
             .await
             .inspect_err(|error| self.doubt(error))?;
         let what = || format!("offsets of group {}", self.group);
-        // (topic, partition, error, offset, epoch, metadata), whichever shape the answer has.
-        let mut rows: Vec<(&Str, i32, i16, i64, i32, &Option<Str>)> = Vec::new();
+        // Whichever shape the answer has.
+        let mut rows: Vec<Row<'_>> = Vec::new();
         if let Some(group) = answer.groups.first() {
             check(group.error_code, what).inspect_err(|error| self.doubt(error))?;
             for topic in &group.topics {
                 rows.extend(topic.partitions.iter().map(|p| {
                     let (offset, epoch) = (p.committed_offset, p.committed_leader_epoch);
-                    (&topic.name, p.partition_index, p.error_code, offset, epoch, &p.metadata)
+                    (
+                        &topic.name,
+                        p.partition_index,
+                        p.error_code,
+                        offset,
+                        epoch,
+                        &p.metadata,
+                    )
                 }));
             }
         } else {
@@ -216,7 +250,14 @@ impl GroupCoordinator {
             for topic in &answer.topics {
                 rows.extend(topic.partitions.iter().map(|p| {
                     let (offset, epoch) = (p.committed_offset, p.committed_leader_epoch);
-                    (&topic.name, p.partition_index, p.error_code, offset, epoch, &p.metadata)
+                    (
+                        &topic.name,
+                        p.partition_index,
+                        p.error_code,
+                        offset,
+                        epoch,
+                        &p.metadata,
+                    )
                 }));
             }
         }
@@ -228,7 +269,10 @@ impl GroupCoordinator {
                 let committed = CommittedOffset {
                     offset: Offset(offset),
                     leader_epoch: LeaderEpoch(epoch),
-                    metadata: metadata.as_ref().map(|m| m.as_str().to_owned()).unwrap_or_default(),
+                    metadata: metadata
+                        .as_ref()
+                        .map(|m| m.as_str().to_owned())
+                        .unwrap_or_default(),
                 };
                 found.push((TopicPartition::new(topic.detached(), partition), committed));
             }

@@ -2,6 +2,8 @@
 //!
 //! One executor. Asks each leader once; what a leader cannot say is an error of that partition.
 
+use std::collections::HashSet;
+
 use super::cluster::Cluster;
 use super::config::Isolation;
 use super::error::ClientError;
@@ -52,7 +54,7 @@ pub struct ListedOffset {
     pub leader_epoch: LeaderEpoch,
 }
 
-/// One result per asked partition, in no particular order.
+/// One result for each partition and spec that was asked, in no particular order.
 pub type ListedOffsets = Vec<(TopicPartition, Result<ListedOffset, ErrorCode>)>;
 
 /// Asks the leaders. Partitions without a known leader get LEADER_NOT_AVAILABLE; those of a leader
@@ -62,8 +64,27 @@ pub(super) async fn list_offsets(
     wanted: &[(TopicPartition, OffsetSpec)],
     isolation: Isolation,
 ) -> Result<ListedOffsets, ClientError> {
+    let mut results: ListedOffsets = Vec::with_capacity(wanted.len());
+    let mut rest: Vec<&(TopicPartition, OffsetSpec)> = wanted.iter().collect();
+    // A request may name a partition once: what is asked twice of it takes two rounds.
+    while !rest.is_empty() {
+        let mut seen = HashSet::new();
+        let (round, later): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|(key, _)| seen.insert(key.clone()));
+        ask_leaders(cluster, &round, isolation, &mut results).await?;
+        rest = later;
+    }
+    Ok(results)
+}
+
+async fn ask_leaders(
+    cluster: &Cluster,
+    wanted: &[&(TopicPartition, OffsetSpec)],
+    isolation: Isolation,
+    results: &mut ListedOffsets,
+) -> Result<(), ClientError> {
     let view = cluster.view();
-    let mut results: ListedOffsets = Vec::new();
     let mut by_leader: Vec<(NodeId, Vec<&(TopicPartition, OffsetSpec)>)> = Vec::new();
     for entry in wanted {
         let (key, _) = entry;
@@ -80,13 +101,15 @@ pub(super) async fn list_offsets(
         match ask(cluster, leader, &entries, isolation).await {
             Ok(listed) => results.extend(listed),
             Err(error) if error.is_retriable() => {
-                let failed = entries.iter().map(|(key, _)| (key.clone(), Err(error.code())));
+                let failed = entries
+                    .iter()
+                    .map(|(key, _)| (key.clone(), Err(error.code())));
                 results.extend(failed);
             }
             Err(error) => return Err(error),
         }
     }
-    Ok(results)
+    Ok(())
 }
 
 async fn ask(
@@ -101,7 +124,9 @@ async fn ask(
     for (key, spec) in entries {
         let (timestamp, since) = spec.wire();
         first = first.max(since);
-        let epoch = view.topic(&key.topic).and_then(|topic| topic.partition(key.partition));
+        let epoch = view
+            .topic(&key.topic)
+            .and_then(|topic| topic.partition(key.partition));
         let partition = ListOffsetsPartition {
             partition_index: key.partition,
             current_leader_epoch: epoch.map_or(-1, |partition| partition.leader_epoch.0),
@@ -127,11 +152,18 @@ async fn ask(
     };
     let connection = cluster.node(leader).await?;
     // Version 2 brought the isolation level; before it there were no transactions to hide.
-    let version = connection.versions().choose::<ListOffsetsRequest>(first, i16::MAX)?;
+    let version = connection
+        .versions()
+        .choose::<ListOffsetsRequest>(first, i16::MAX)?;
     if version < 2 && isolation == Isolation::ReadCommitted {
-        return Err(ClientError::UnsupportedVersion { api: "LIST_OFFSETS" });
+        return Err(ClientError::UnsupportedVersion {
+            api: "LIST_OFFSETS",
+        });
     }
-    let answer = connection.start(&request, version)?.answer::<ListOffsetsRequest>(limit).await?;
+    let answer = connection
+        .start(&request, version)?
+        .answer::<ListOffsetsRequest>(limit)
+        .await?;
     let mut listed = Vec::new();
     for topic in &answer.topics {
         for partition in &topic.partitions {

@@ -212,9 +212,15 @@ impl Membership {
         joined: &JoinGroupResponse,
     ) -> Result<Vec<SyncGroupRequestAssignment>, ClientError> {
         let name = joined.protocol_name.as_deref().unwrap_or_default();
-        let assignor = self.config.assignors.iter().find(|assignor| assignor.name() == name);
+        let assignor = self
+            .config
+            .assignors
+            .iter()
+            .find(|assignor| assignor.name() == name);
         let Some(assignor) = assignor.copied() else {
-            return Err(ClientError::Invalid(format!("the group chose assignor {name:?}")));
+            return Err(ClientError::Invalid(format!(
+                "the group chose assignor {name:?}"
+            )));
         };
         let mut members = Vec::with_capacity(joined.members.len());
         for member in &joined.members {
@@ -226,7 +232,10 @@ impl Membership {
         }
         // Others may know topics that are new to us.
         let cluster = &self.coordinator.cluster;
-        let topics: Vec<Str> = members.iter().flat_map(|m| m.topics.iter().cloned()).collect();
+        let topics: Vec<Str> = members
+            .iter()
+            .flat_map(|m| m.topics.iter().cloned())
+            .collect();
         cluster.want(&topics)?;
         let view = cluster.refresh().await?;
         let count = |topic: &str| view.topic(topic).map_or(0, |topic| topic.partitions.len());
@@ -264,7 +273,10 @@ impl Membership {
                 .versions()
                 .choose::<LeaveGroupRequest>(LEAVE_LIST_FIRST, i16::MAX)?;
             let limit = self.config.client.request_timeout;
-            connection.start(&request, version)?.answer::<LeaveGroupRequest>(limit).await
+            connection
+                .start(&request, version)?
+                .answer::<LeaveGroupRequest>(limit)
+                .await
         };
         // The session times out if this did not arrive.
         if let Err(error) = left.await {
@@ -298,7 +310,11 @@ async fn heartbeat(membership: Rc<Membership>, generation: i32) {
             group_instance_id: membership.instance_id.clone(),
             ..HeartbeatRequest::default()
         };
-        let result = match membership.coordinator.call(&request, i16::MAX, Duration::ZERO).await {
+        let result = match membership
+            .coordinator
+            .call(&request, i16::MAX, Duration::ZERO)
+            .await
+        {
             Ok(answer) => check(answer.error_code, || "heartbeat".to_owned()),
             Err(error) => Err(error),
         };

@@ -63,7 +63,10 @@ pub struct ClusterView {
 
 impl ClusterView {
     pub fn broker(&self, node: NodeId) -> Option<&BrokerView> {
-        let at = self.brokers.binary_search_by_key(&node, |broker| broker.node).ok()?;
+        let at = self
+            .brokers
+            .binary_search_by_key(&node, |broker| broker.node)
+            .ok()?;
         Some(&self.brokers[at])
     }
 
@@ -92,7 +95,11 @@ impl ClusterView {
     /// This view after `answer`. Topics that were asked for are replaced, those the answer does not
     /// name stay; with `all_topics` the answer names every topic there is.
     pub fn updated(&self, answer: &MetadataResponse, all_topics: bool) -> ClusterView {
-        let mut next = if all_topics { ClusterView::default() } else { self.clone() };
+        let mut next = if all_topics {
+            ClusterView::default()
+        } else {
+            self.clone()
+        };
         next.cluster_id = answer.cluster_id.as_ref().map(|id| id.as_str().to_owned());
         next.controller = Some(NodeId(answer.controller_id)).filter(|node| node.0 >= 0);
         next.brokers = answer
@@ -128,10 +135,10 @@ impl ClusterView {
                 }
                 error => {
                     // Trouble that passes does not make us forget where the leaders were.
-                    if error == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION || !error.is_retriable() {
-                        if let Some(old) = next.topics.remove(&name) {
-                            next.names.remove(&old.id);
-                        }
+                    let gone =
+                        error == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION || !error.is_retriable();
+                    if gone && let Some(old) = next.topics.remove(&name) {
+                        next.names.remove(&old.id);
                     }
                     next.errors.insert(name, error);
                 }
@@ -154,9 +161,17 @@ fn read_topic(name: Str, topic: &MetadataResponseTopic, before: Option<&TopicVie
         .collect();
     partitions.sort_by_key(|partition| partition.index);
     // Looked up by position: what is behind a gap cannot be.
-    let whole = (0..).zip(&partitions).take_while(|(at, p)| p.index == *at).count();
+    let whole = (0..)
+        .zip(&partitions)
+        .take_while(|(at, p)| p.index == *at)
+        .count();
     partitions.truncate(whole);
-    TopicView { name, id: topic.topic_id, internal: topic.is_internal, partitions }
+    TopicView {
+        name,
+        id: topic.topic_id,
+        internal: topic.is_internal,
+        partitions,
+    }
 }
 
 fn read_partition(
@@ -188,12 +203,14 @@ mod tests {
     fn answer(id: u64, leaders: &[(i32, i32)]) -> MetadataResponse {
         let partitions = (0..)
             .zip(leaders)
-            .map(|(partition_index, (leader_id, leader_epoch))| MetadataResponsePartition {
-                partition_index,
-                leader_id: *leader_id,
-                leader_epoch: *leader_epoch,
-                ..Default::default()
-            })
+            .map(
+                |(partition_index, (leader_id, leader_epoch))| MetadataResponsePartition {
+                    partition_index,
+                    leader_id: *leader_id,
+                    leader_epoch: *leader_epoch,
+                    ..Default::default()
+                },
+            )
             .collect();
         let topic = MetadataResponseTopic {
             name: Some("orders".into()),
@@ -201,7 +218,10 @@ mod tests {
             partitions,
             ..Default::default()
         };
-        MetadataResponse { topics: vec![topic], ..Default::default() }
+        MetadataResponse {
+            topics: vec![topic],
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -218,7 +238,10 @@ mod tests {
         let view = view.updated(&answer(8, &[(2, 0)]), false);
         assert_eq!(view.leader_of("orders", 0), Some(NodeId(2)));
         assert_eq!(view.name_of(Uuid::from_halves(0, 7)), None);
-        assert_eq!(view.name_of(Uuid::from_halves(0, 8)), Some(&Str::from("orders")));
+        assert_eq!(
+            view.name_of(Uuid::from_halves(0, 8)),
+            Some(&Str::from("orders"))
+        );
     }
 
     #[test]
@@ -231,7 +254,10 @@ mod tests {
         failed.topics[0].error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.0;
         let view = view.updated(&failed, false);
         assert_eq!(view.leader_of("orders", 0), None);
-        assert_eq!(view.error_of("orders"), Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+        assert_eq!(
+            view.error_of("orders"),
+            Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+        );
     }
 
     #[test]

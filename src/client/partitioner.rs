@@ -49,8 +49,9 @@ impl StickyPartitioner {
         batch_size: usize,
         random: u64,
     ) -> Option<i32> {
-        let stays =
-            self.current.filter(|at| self.bytes < batch_size && available.contains(at));
+        let stays = self
+            .current
+            .filter(|at| self.bytes < batch_size && available.contains(at));
         let partition = match stays {
             Some(partition) => partition,
             None => {
@@ -75,7 +76,10 @@ mod tests {
             ("foobar", -790_332_482),
             ("a-little-bit-long-string", -985_981_536),
             ("a-little-bit-longer-string", -1_486_304_829),
-            ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+            (
+                "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+                -58_897_971,
+            ),
             ("abc", 479_470_107),
         ] {
             assert_eq!(murmur2(key.as_bytes()), hash, "{key}");
@@ -84,7 +88,10 @@ mod tests {
 
     #[test]
     fn a_negative_hash_still_gives_a_partition() {
-        assert_eq!(partition_for_key(b"21", 7), (-973_932_308i32 & 0x7fff_ffff) % 7);
+        assert_eq!(
+            partition_for_key(b"21", 7),
+            (-973_932_308i32 & 0x7fff_ffff) % 7
+        );
         for n in 0..1000u32 {
             assert!((0..7).contains(&partition_for_key(&n.to_be_bytes(), 7)));
         }
@@ -108,7 +115,10 @@ mod tests {
         }
         assert!(moves <= 3000, "seed {seed}: {moves} moves");
         for at in [0, 2, 5] {
-            assert!((9_000..11_000).contains(&counts[at]), "seed {seed}: {counts:?}");
+            assert!(
+                (9_000..11_000).contains(&counts[at]),
+                "seed {seed}: {counts:?}"
+            );
         }
         assert_eq!(counts[1] + counts[3] + counts[4], 0);
     }

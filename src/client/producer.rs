@@ -15,6 +15,7 @@ use super::config::{Acks, ProducerConfig};
 use super::delivery::Delivery;
 use super::error::ClientError;
 use super::metadata::{ClusterView, TopicView};
+use super::outbox::Settled;
 use super::partitioner::{StickyPartitioner, partition_for_key};
 use super::producer_record::ProducerRecord;
 use super::sender::{self, Shared};
@@ -63,7 +64,12 @@ impl Producer {
         let cluster = Cluster::connect(config.client.clone()).await?;
         let shared = Shared::new(config, cluster);
         drop(rt::spawn(sender::run(shared.clone())));
-        Ok(Producer { inner: Rc::new(Inner { shared, topics: RefCell::default() }) })
+        Ok(Producer {
+            inner: Rc::new(Inner {
+                shared,
+                topics: RefCell::default(),
+            }),
+        })
     }
 
     pub fn cluster(&self) -> &Cluster {
@@ -87,7 +93,10 @@ impl Producer {
         let size = record.payload();
         if size > shared.config.request_size_max {
             let code = ErrorCode::MESSAGE_TOO_LARGE;
-            let text = format!("{size} bytes with max.request.size {}", shared.config.request_size_max);
+            let text = format!(
+                "{size} bytes with max.request.size {}",
+                shared.config.request_size_max
+            );
             return Err(ClientError::broker("record", code, &text));
         }
         let timestamp = record.timestamp.unwrap_or_else(rt::wall_ms);
@@ -98,7 +107,10 @@ impl Producer {
                 let topics = [record.topic.clone()];
                 shared.cluster.with_topics(&topics, deadline).await?;
                 self.choose(&record, size).unwrap_or_else(|| {
-                    Err(unknown(&record.topic, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION))
+                    Err(unknown(
+                        &record.topic,
+                        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                    ))
                 })?
             }
         };
@@ -112,9 +124,12 @@ impl Producer {
             None => {
                 let _hurry = Hurry::new(shared);
                 let left = deadline.since(rt::now());
-                rt::timeout(left, shared.memory.acquire(wanted)).await.map_err(|_| {
-                    ClientError::TimedOut { peer: "buffer.memory".to_owned(), api: "PRODUCE" }
-                })?
+                rt::timeout(left, shared.memory.acquire(wanted))
+                    .await
+                    .map_err(|_| ClientError::TimedOut {
+                        peer: "buffer.memory".to_owned(),
+                        api: "PRODUCE",
+                    })?
             }
         };
         if shared.closing.get() {
@@ -126,8 +141,9 @@ impl Producer {
         }
         let key = TopicPartition::new(self.own_name(&record.topic), partition);
         let delivery = shared
-            .accumulator
+            .outbox
             .borrow_mut()
+            .accumulator
             .append_new(key, &record, timestamp, rt::now(), Some(memory))
             .map_err(|error| ClientError::Invalid(error.to_string()))?;
         // It has a linger to be timed, and the batch before it is full now.
@@ -142,8 +158,12 @@ impl Producer {
         timestamp: i64,
     ) -> Result<Option<Delivery>, ClientError> {
         let shared = &self.inner.shared;
-        let appended =
-            shared.accumulator.borrow_mut().append(&record.topic, partition, record, timestamp);
+        let appended = shared.outbox.borrow_mut().accumulator.append(
+            &record.topic,
+            partition,
+            record,
+            timestamp,
+        );
         match appended.map_err(|error| ClientError::Invalid(error.to_string()))? {
             Appended::Done { delivery, full } => {
                 if full {
@@ -172,7 +192,12 @@ impl Producer {
                 let (count, available) = partitions_of(topic);
                 let name = topic.name.clone();
                 let sticky = StickyPartitioner::default();
-                let state = TopicState { view: view.clone(), count, available, sticky };
+                let state = TopicState {
+                    view: view.clone(),
+                    count,
+                    available,
+                    sticky,
+                };
                 topics.entry(name).or_insert(state)
             }
         };
@@ -190,7 +215,9 @@ impl Producer {
             (None, Some(key)) => partition_for_key(key, state.count),
             (None, None) => {
                 let batch_size = self.inner.shared.config.batch_size;
-                state.sticky.next(&state.available, size, batch_size, rt::random_u64())?
+                state
+                    .sticky
+                    .next(&state.available, size, batch_size, rt::random_u64())?
             }
         };
         Some(Ok(chosen))
@@ -199,17 +226,24 @@ impl Producer {
     /// The topic's name as a copy that does not keep the caller's memory.
     fn own_name(&self, topic: &Str) -> Str {
         let topics = self.inner.topics.borrow();
-        topics.get_key_value(topic).map_or_else(|| topic.detached(), |(name, _)| name.clone())
+        topics
+            .get_key_value(topic)
+            .map_or_else(|| topic.detached(), |(name, _)| name.clone())
     }
 
     /// Sends everything that was given to [`Producer::send`] before and waits until it is settled.
     pub async fn flush(&self) {
         let shared = &self.inner.shared;
         let _hurry = Hurry::new(shared);
-        let before = shared.accumulator.borrow().next_id();
+        let before = shared.outbox.borrow().accumulator.next_id();
         loop {
             let settled = shared.settled.wait();
-            if !shared.accumulator.borrow().has_unsettled_before(before) {
+            if !shared
+                .outbox
+                .borrow()
+                .accumulator
+                .has_unsettled_before(before)
+            {
                 return;
             }
             settled.await;
@@ -223,17 +257,15 @@ impl Producer {
         shared.closing.set(true);
         // Whatever is left is failed below.
         let _ = rt::timeout(limit, self.flush()).await;
-        let left = shared.accumulator.borrow_mut().take_all();
-        for batch in left {
-            batch.outcome.settle(Err(ClientError::Closed), Vec::new());
-        }
+        let left = shared.outbox.borrow_mut().give_up_all(&ClientError::Closed);
+        left.into_iter().for_each(Settled::tell);
         shared.cluster.close();
         shared.bell.notify_one();
     }
 
     /// Records and batches under way.
     pub fn batches_in_flight(&self) -> usize {
-        self.inner.shared.accumulator.borrow().unsettled()
+        self.inner.shared.outbox.borrow().accumulator.unsettled()
     }
 }
 
@@ -255,14 +287,23 @@ impl Drop for Hurry<'_> {
 }
 
 fn partitions_of(topic: &TopicView) -> (usize, Vec<i32>) {
-    let all = || topic.partitions.iter().map(|partition| partition.index).collect();
+    let all = || {
+        topic
+            .partitions
+            .iter()
+            .map(|partition| partition.index)
+            .collect()
+    };
     let led: Vec<i32> = topic
         .partitions
         .iter()
         .filter(|partition| partition.leader.is_some())
         .map(|partition| partition.index)
         .collect();
-    (topic.partitions.len(), if led.is_empty() { all() } else { led })
+    (
+        topic.partitions.len(),
+        if led.is_empty() { all() } else { led },
+    )
 }
 
 fn unknown(what: &str, code: ErrorCode) -> ClientError {
@@ -275,7 +316,9 @@ fn validate(config: &ProducerConfig) -> Result<(), ClientError> {
         return invalid("enable.idempotence needs acks=all");
     }
     if config.idempotence && config.in_flight_max > super::sequences::BATCHES_IN_FLIGHT_MAX {
-        return invalid("enable.idempotence allows at most 5 max.in.flight.requests.per.connection");
+        return invalid(
+            "enable.idempotence allows at most 5 max.in.flight.requests.per.connection",
+        );
     }
     if config.in_flight_max == 0 || config.batch_size == 0 || config.buffer_memory == 0 {
         return invalid("a size or count of zero");

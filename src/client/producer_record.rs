@@ -39,17 +39,16 @@ impl ProducerRecord {
         self
     }
 
-    pub fn with_header(
-        mut self,
-        key: impl Into<Str>,
-        value: Option<Bytes>,
-    ) -> ProducerRecord {
+    pub fn with_header(mut self, key: impl Into<Str>, value: Option<Bytes>) -> ProducerRecord {
         self.headers.push((key.into(), value));
         self
     }
 
     pub(super) fn wire_headers(&self) -> Vec<Header<'_>> {
-        self.headers.iter().map(|(key, value)| (key.as_bytes(), value.as_deref())).collect()
+        self.headers
+            .iter()
+            .map(|(key, value)| (key.as_bytes(), value.as_deref()))
+            .collect()
     }
 
     /// Bytes of key, value and headers.

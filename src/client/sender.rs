@@ -1,7 +1,7 @@
 //! The task that carries a producer's batches to the brokers and settles them.
 //!
 //! One executor; one task a producer, and one short task per request on its way. All decisions are
-//! the accumulator's, the sequences' and the verdict's; this does what they say. Never holds a
+//! the outbox's; this does what it says. Never holds a
 //! borrow while it waits.
 
 use std::cell::{Cell, RefCell};
@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use ahash::{AHashMap, AHashSet};
 
-use super::accumulator::{Accumulator, PendingBatch};
 use super::cluster::Cluster;
 use super::config::{Acks, ProducerConfig};
 use super::connection::{Connection, Sent};
-use super::delivery::Acked;
 use super::error::{ClientError, check};
 use super::metadata::ClusterView;
-use super::sequences::{Identity, Sequences};
+use super::outbox::{Answer, Outbox, Settled};
+use super::pending_batch::PendingBatch;
+use super::sequences::Identity;
 use super::topic_partition::TopicPartition;
-use super::verdict::{Attempt, Verdict, judge};
 use crate::rt::sync::{Event, Notify, Semaphore};
 use crate::rt::{self, Instant};
 use crate::types::{NodeId, Offset};
@@ -28,7 +27,7 @@ use crate::wire::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,
 };
 use crate::wire::messages::produce_response::{PartitionProduceResponse, ProduceResponse};
-use crate::wire::{ErrorCode, Records};
+use crate::wire::{ErrorCode, Records, Str};
 
 /// The last version that names topics instead of using their ids.
 const PRODUCE_BY_NAME_LAST: i16 = 12;
@@ -39,8 +38,7 @@ const PRODUCE_FIRST: i16 = 3;
 pub(super) struct Shared {
     pub(super) config: ProducerConfig,
     pub(super) cluster: Cluster,
-    pub(super) accumulator: RefCell<Accumulator>,
-    sequences: RefCell<Option<Sequences>>,
+    pub(super) outbox: RefCell<Outbox>,
     /// Wakes the sender: a batch is full, an answer came, a flush began.
     pub(super) bell: Notify,
     /// `buffer.memory`.
@@ -61,8 +59,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(config: ProducerConfig, cluster: Cluster) -> Rc<Shared> {
         Rc::new(Shared {
-            accumulator: RefCell::new(Accumulator::new(&config)),
-            sequences: RefCell::new(config.idempotence.then(Sequences::default)),
+            outbox: RefCell::new(Outbox::new(&config)),
             bell: Notify::new(),
             memory: Semaphore::new(config.buffer_memory as u64),
             hurried: Cell::new(0),
@@ -95,8 +92,7 @@ impl Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Producer")
-            .field("queues", &self.accumulator.borrow())
-            .field("sequences", &self.sequences.borrow())
+            .field("outbox", &self.outbox.borrow())
             .field("in_flight", &self.in_flight.borrow())
             .field("connecting", &self.connecting.borrow())
             .field("refreshing", &self.refreshing.get())
@@ -110,18 +106,17 @@ impl std::fmt::Debug for Shared {
 pub(super) async fn run(shared: Rc<Shared>) {
     loop {
         let now = rt::now();
-        let expired = shared.accumulator.borrow_mut().expire(now);
-        for batch in expired {
-            let api = "PRODUCE";
-            let peer = "the cluster".to_owned();
-            give_up(&shared, batch, ClientError::TimedOut { peer, api }, Vec::new());
-        }
-        if shared.closing.get() && shared.accumulator.borrow().unsettled() == 0 {
+        let late = ClientError::TimedOut {
+            peer: "the cluster".to_owned(),
+            api: "PRODUCE",
+        };
+        let expired = shared.outbox.borrow_mut().expire(now, &late);
+        tell(&shared, expired);
+        if shared.closing.get() && shared.outbox.borrow().accumulator.unsettled() == 0 {
             return;
         }
-        let needs_identity =
-            shared.sequences.borrow().as_ref().is_some_and(Sequences::needs_identity);
-        if needs_identity && shared.accumulator.borrow().unsettled() > 0 {
+        let needs_identity = shared.outbox.borrow().needs_identity();
+        if needs_identity {
             get_identity(&shared).await;
             continue;
         }
@@ -135,12 +130,7 @@ fn send_ready(shared: &Rc<Shared>, now: Instant) -> Option<Instant> {
     let view = shared.cluster.view();
     let leader = |key: &TopicPartition| view.leader_of(&key.topic, key.partition);
     let hurry = shared.hurry();
-    let ready = shared.accumulator.borrow().ready(
-        now,
-        hurry,
-        shared.sequences.borrow().as_ref(),
-        leader,
-    );
+    let ready = shared.outbox.borrow().ready(now, hurry, leader);
     if !ready.leaderless.is_empty() {
         refresh(shared);
     }
@@ -150,13 +140,7 @@ fn send_ready(shared: &Rc<Shared>, now: Instant) -> Option<Instant> {
             continue;
         };
         while shared.has_room(node) {
-            let batches = shared.accumulator.borrow_mut().drain(
-                node,
-                now,
-                hurry,
-                shared.sequences.borrow_mut().as_mut(),
-                leader,
-            );
+            let batches = shared.outbox.borrow_mut().drain(node, now, hurry, leader);
             if batches.is_empty() {
                 break;
             }
@@ -192,7 +176,14 @@ fn refresh(shared: &Rc<Shared>) {
         // A failure shows in the next attempt.
         let _ = shared.cluster.refresh().await;
         shared.bell.notify_one();
-        rt::sleep(shared.config.client.retry_backoff.delay(1, rt::random_u64())).await;
+        rt::sleep(
+            shared
+                .config
+                .client
+                .retry_backoff
+                .delay(1, rt::random_u64()),
+        )
+        .await;
         shared.refreshing.set(false);
         shared.bell.notify_one();
     }));
@@ -211,22 +202,21 @@ async fn get_identity(shared: &Rc<Shared>) {
         .retry_until(deadline, async || {
             let answer = cluster.call_any(&request, Duration::ZERO).await?;
             check(answer.error_code, || "INIT_PRODUCER_ID".to_owned())?;
-            Ok(Identity { id: answer.producer_id, epoch: answer.producer_epoch })
+            Ok(Identity {
+                id: answer.producer_id,
+                epoch: answer.producer_epoch,
+            })
         })
         .await;
     match answer {
         Ok(identity) => {
-            if let Some(sequences) = shared.sequences.borrow_mut().as_mut() {
-                sequences.set_identity(identity);
-            }
+            shared.outbox.borrow_mut().set_identity(identity);
         }
         Err(error) if error.is_retriable() => {}
         Err(error) => {
             *shared.fatal.borrow_mut() = Some(error.clone());
-            let batches = shared.accumulator.borrow_mut().take_all();
-            for batch in batches {
-                give_up(shared, batch, error.clone(), Vec::new());
-            }
+            let settled = shared.outbox.borrow_mut().give_up_all(&error);
+            tell(shared, settled);
         }
     }
 }
@@ -256,10 +246,13 @@ fn send(
         }
         Ok(None) => {
             shared.count(node, -1);
-            let unknown = Acked { base_offset: None, append_time: None };
+            // There is no answer and no retry: handed to the socket is delivered.
             for batch in batches {
-                came_back(shared, &batch);
-                settle(shared, &batch, Ok(unknown), Vec::new());
+                settle(
+                    shared,
+                    batch,
+                    Answer::failed(ErrorCode::NONE, String::new()),
+                );
             }
         }
         Err(error) => {
@@ -276,14 +269,29 @@ fn start(
     view: &ClusterView,
     batches: &mut [PendingBatch],
 ) -> Result<Option<Sent>, ClientError> {
-    let id = |batch: &PendingBatch| view.topic(&batch.key.topic).map(|topic| topic.id).unwrap_or_default();
+    let id = |batch: &PendingBatch| {
+        view.topic(&batch.key.topic)
+            .map(|topic| topic.id)
+            .unwrap_or_default()
+    };
     let by_id = batches.iter().all(|batch| !id(batch).is_zero());
-    let last = if by_id { i16::MAX } else { PRODUCE_BY_NAME_LAST };
-    let version = connection.versions().choose::<ProduceRequest>(PRODUCE_FIRST, last)?;
+    let last = if by_id {
+        i16::MAX
+    } else {
+        PRODUCE_BY_NAME_LAST
+    };
+    let version = connection
+        .versions()
+        .choose::<ProduceRequest>(PRODUCE_FIRST, last)?;
     let mut topics: Vec<TopicProduceData> = Vec::new();
     for batch in batches {
-        let records = batch.build().map_err(|error| ClientError::Invalid(error.to_string()))?;
-        if topics.last().is_none_or(|topic| topic.name != batch.key.topic) {
+        let records = batch
+            .build()
+            .map_err(|error| ClientError::Invalid(error.to_string()))?;
+        if topics
+            .last()
+            .is_none_or(|topic| topic.name != batch.key.topic)
+        {
             topics.push(TopicProduceData {
                 name: batch.key.topic.clone(),
                 topic_id: id(batch),
@@ -306,20 +314,20 @@ fn start(
         ..ProduceRequest::default()
     };
     if shared.config.acks == Acks::None {
-        return connection.start_unanswered(&request, version).map(|()| None);
+        return connection
+            .start_unanswered(&request, version)
+            .map(|()| None);
     }
     connection.start(&request, version).map(Some)
 }
 
-fn settle_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, answer: &ProduceResponse) {
+fn settle_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, response: &ProduceResponse) {
     let view = shared.cluster.view();
     let mut parts: AHashMap<(&str, i32), &PartitionProduceResponse> = AHashMap::new();
-    for topic in &answer.responses {
-        let name = if topic.topic_id.is_zero() {
-            Some(&topic.name)
-        } else {
-            // Removed and made anew meanwhile: then the request's own view has the name.
-            view.name_of(topic.topic_id)
+    for topic in &response.responses {
+        let name = match topic.topic_id.is_zero() {
+            true => Some(&topic.name),
+            false => view.name_of(topic.topic_id),
         };
         let Some(name) = name else { continue };
         for part in &topic.partition_responses {
@@ -327,145 +335,59 @@ fn settle_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, answer: &ProduceR
         }
     }
     for batch in batches {
-        let part = parts.get(&(batch.key.topic.as_str(), batch.key.partition)).copied();
-        match part {
-            Some(part) => judge_batch(shared, batch, part),
-            None => {
-                // Not answered for: treated as an answer that was lost.
-                let code = ErrorCode::UNKNOWN_TOPIC_ID.0;
-                let part =
-                    PartitionProduceResponse { error_code: code, ..Default::default() };
-                judge_batch(shared, batch, &part);
-            }
-        }
+        let answer = match parts.get(&(batch.key.topic.as_str(), batch.key.partition)) {
+            Some(part) => read_answer(part),
+            // Removed and made anew meanwhile, or left out: as if the topic were not known.
+            None => Answer::failed(ErrorCode::UNKNOWN_TOPIC_ID, String::new()),
+        };
+        settle(shared, batch, answer);
     }
     shared.bell.notify_one();
+}
+
+fn read_answer(part: &PartitionProduceResponse) -> Answer {
+    let text = |text: &Option<Str>| {
+        text.as_ref()
+            .map(|t| t.as_str().to_owned())
+            .unwrap_or_default()
+    };
+    Answer {
+        code: ErrorCode(part.error_code),
+        base_offset: Some(Offset(part.base_offset)).filter(|offset| offset.0 >= 0),
+        append_time: Some(part.log_append_time_ms).filter(|time| *time >= 0),
+        message: text(&part.error_message),
+        record_errors: part
+            .record_errors
+            .iter()
+            .map(|record| (record.batch_index, text(&record.batch_index_error_message)))
+            .collect(),
+    }
 }
 
 /// The request got no answer.
 fn fail_all(shared: &Rc<Shared>, batches: Vec<PendingBatch>, error: &ClientError) {
     for batch in batches {
-        let code = error.code();
-        let text = error.to_string();
-        let part = PartitionProduceResponse {
-            error_code: code.0,
-            error_message: Some(text.as_str().into()),
-            ..Default::default()
-        };
-        judge_batch(shared, batch, &part);
+        settle(
+            shared,
+            batch,
+            Answer::failed(error.code(), error.to_string()),
+        );
     }
     shared.bell.notify_one();
 }
 
-fn judge_batch(shared: &Rc<Shared>, mut batch: PendingBatch, part: &PartitionProduceResponse) {
-    let now = rt::now();
-    let code = ErrorCode(part.error_code);
-    let place = batch
-        .sequence
-        .and_then(|sequence| shared.sequences.borrow().as_ref()?.place(&batch.key, sequence));
-    let attempt = Attempt {
-        retried: batch.attempts.saturating_sub(1),
-        retries: shared.config.retries,
-        expired: batch.created + shared.config.delivery_timeout <= now,
-        place,
-    };
-    let verdict = judge(code, attempt);
-    if let Verdict::Retry { .. } | Verdict::RetryAnew = verdict {
-        tracing::debug!(batch = %batch.key, error = %code, attempts = batch.attempts, "retrying");
-        let backoff = shared.config.client.retry_backoff;
-        batch.retry_at = now + backoff.delay(batch.attempts, rt::random_u64());
+fn settle(shared: &Rc<Shared>, batch: PendingBatch, answer: Answer) {
+    let judged = shared
+        .outbox
+        .borrow_mut()
+        .judge(batch, answer, rt::now(), rt::random_u64());
+    if judged.refresh {
+        refresh(shared);
     }
-    match verdict {
-        Verdict::Delivered { known_offset } => {
-            if let (Some(sequences), Some(sequence)) =
-                (shared.sequences.borrow_mut().as_mut(), batch.sequence)
-            {
-                sequences.acked(&batch.key, sequence, batch.records);
-            }
-            came_back(shared, &batch);
-            let acked = Acked {
-                base_offset: Some(Offset(part.base_offset))
-                    .filter(|offset| known_offset && offset.0 >= 0),
-                append_time: Some(part.log_append_time_ms).filter(|time| *time >= 0),
-            };
-            settle(shared, &batch, Ok(acked), Vec::new());
-        }
-        Verdict::Retry { refresh: wanted } => {
-            let key = batch.key.clone();
-            shared.accumulator.borrow_mut().put_back(batch);
-            came_back_key(shared, &key);
-            if wanted {
-                refresh(shared);
-            }
-        }
-        Verdict::RetryAnew => {
-            restart(shared, &batch);
-            let key = batch.key.clone();
-            shared.accumulator.borrow_mut().put_back(batch);
-            came_back_key(shared, &key);
-        }
-        Verdict::Fail => {
-            let text = part.error_message.as_deref().unwrap_or_default();
-            let error = ClientError::broker(format!("produce to {}", batch.key), code, text);
-            let errors = part.record_errors.iter().map(|record| {
-                let text = record.batch_index_error_message.as_ref();
-                (record.batch_index, text.map(|t| t.as_str().to_owned()).unwrap_or_default())
-            });
-            restart(shared, &batch);
-            came_back(shared, &batch);
-            settle(shared, &batch, Err(error), errors.collect());
-        }
-    }
+    tell(shared, judged.settled);
 }
 
-/// A batch that is queued is given up.
-fn give_up(
-    shared: &Rc<Shared>,
-    batch: PendingBatch,
-    error: ClientError,
-    errors: Vec<(i32, String)>,
-) {
-    restart(shared, &batch);
-    restart_if_quiet(shared, &batch.key);
-    settle(shared, &batch, Err(error), errors);
-}
-
-fn settle(
-    shared: &Rc<Shared>,
-    batch: &PendingBatch,
-    result: Result<Acked, ClientError>,
-    errors: Vec<(i32, String)>,
-) {
-    shared.accumulator.borrow_mut().settled(batch);
-    batch.outcome.settle(result, errors);
+fn tell(shared: &Shared, settled: impl IntoIterator<Item = Settled>) {
+    settled.into_iter().for_each(Settled::tell);
     shared.settled.notify_all();
-}
-
-/// The batch's number will not be used: the partition's count starts anew.
-fn restart(shared: &Shared, batch: &PendingBatch) {
-    if let (Some(sequences), Some(sequence)) =
-        (shared.sequences.borrow_mut().as_mut(), batch.sequence)
-    {
-        sequences.restart(&batch.key, sequence);
-    }
-}
-
-fn came_back(shared: &Shared, batch: &PendingBatch) {
-    came_back_key(shared, &batch.key);
-}
-
-fn came_back_key(shared: &Shared, key: &TopicPartition) {
-    shared.accumulator.borrow_mut().came_back(key);
-    restart_if_quiet(shared, key);
-}
-
-/// With nothing on the wire a partition that must restart does so.
-fn restart_if_quiet(shared: &Shared, key: &TopicPartition) {
-    let mut sequences = shared.sequences.borrow_mut();
-    let Some(sequences) = sequences.as_mut().filter(|s| s.is_restarting(key)) else { return };
-    let mut accumulator = shared.accumulator.borrow_mut();
-    if accumulator.on_wire(key) == 0 {
-        sequences.restarted(key);
-        accumulator.forget_sequences(key);
-    }
 }

@@ -78,8 +78,12 @@ impl Sequences {
     /// Whether the first batch in the partition's queue may go out now: `sequence` is what it got
     /// when it was sent before, `None` if it is new.
     pub fn may_send(&self, key: &TopicPartition, sequence: Option<Sequence>) -> bool {
-        let Some(identity) = self.identity else { return false };
-        let Some(partition) = self.partitions.get(key) else { return true };
+        let Some(identity) = self.identity else {
+            return false;
+        };
+        let Some(partition) = self.partitions.get(key) else {
+            return true;
+        };
         if partition.restarting {
             return false;
         }
@@ -106,7 +110,10 @@ impl Sequences {
         };
         let partition = self.partitions.entry(key.clone()).or_insert_with(fresh);
         if partition.identity != identity {
-            debug_assert!(partition.unsettled.is_empty(), "an identity changes between batches");
+            debug_assert!(
+                partition.unsettled.is_empty(),
+                "an identity changes between batches"
+            );
             *partition = fresh();
         }
         let base = partition.next;
@@ -142,7 +149,9 @@ impl Sequences {
     /// The batch is given up, or must be numbered anew: the partition's count has a gap. Raises
     /// the epoch; at its end a new producer id is needed.
     pub fn restart(&mut self, key: &TopicPartition, sequence: Sequence) {
-        let Some(partition) = self.current(key, sequence) else { return };
+        let Some(partition) = self.current(key, sequence) else {
+            return;
+        };
         partition.restarting = true;
         // Whoever raised it first did it for all.
         if self.identity == Some(sequence.identity) {
@@ -152,7 +161,9 @@ impl Sequences {
     }
 
     pub fn is_restarting(&self, key: &TopicPartition) -> bool {
-        self.partitions.get(key).is_some_and(|partition| partition.restarting)
+        self.partitions
+            .get(key)
+            .is_some_and(|partition| partition.restarting)
     }
 
     /// Nothing of a restarting partition is on the wire any more: its batches are numbered anew.
@@ -161,7 +172,9 @@ impl Sequences {
     }
 
     fn current(&mut self, key: &TopicPartition, sequence: Sequence) -> Option<&mut Partition> {
-        self.partitions.get_mut(key).filter(|partition| partition.identity == sequence.identity)
+        self.partitions
+            .get_mut(key)
+            .filter(|partition| partition.identity == sequence.identity)
     }
 }
 
@@ -198,7 +211,14 @@ mod tests {
         }
         assert!(!s.may_send(&key(0), None));
         assert_eq!(s.assign(&key(1), 10).map(|s| s.base), Some(0));
-        s.acked(&key(0), Sequence { identity: ONE, base: 10 }, 10);
+        s.acked(
+            &key(0),
+            Sequence {
+                identity: ONE,
+                base: 10,
+            },
+            10,
+        );
         assert!(s.may_send(&key(0), None));
     }
 
@@ -239,12 +259,24 @@ mod tests {
         assert_eq!(s.identity(), Some(two), "raised once");
         assert!(s.is_restarting(&key(0)) && !s.may_send(&key(0), None));
         s.restarted(&key(0));
-        assert_eq!(s.assign(&key(0), 2), Some(Sequence { identity: two, base: 0 }));
+        assert_eq!(
+            s.assign(&key(0), 2),
+            Some(Sequence {
+                identity: two,
+                base: 0
+            })
+        );
         // The other partition ends what it has under the old epoch first.
         assert!(!s.may_send(&key(1), None));
         assert!(s.may_send(&key(1), Some(other)));
         s.acked(&key(1), other, 2);
-        assert_eq!(s.assign(&key(1), 2), Some(Sequence { identity: two, base: 0 }));
+        assert_eq!(
+            s.assign(&key(1), 2),
+            Some(Sequence {
+                identity: two,
+                base: 0
+            })
+        );
         // A late answer to the old epoch changes nothing.
         s.acked(&key(0), behind, 2);
         assert_eq!(s.place(&key(0), behind), None);
@@ -253,7 +285,10 @@ mod tests {
     #[test]
     fn the_last_epoch_asks_for_a_new_producer_id() {
         let mut s = Sequences::default();
-        s.set_identity(Identity { id: 9, epoch: i16::MAX });
+        s.set_identity(Identity {
+            id: 9,
+            epoch: i16::MAX,
+        });
         let lost = s.assign(&key(0), 1).unwrap();
         s.restart(&key(0), lost);
         assert!(s.needs_identity());

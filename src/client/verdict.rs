@@ -37,9 +37,9 @@ pub fn judge(error: ErrorCode, attempt: Attempt) -> Verdict {
     match (error, attempt.place) {
         (ErrorCode::NONE, _) => Verdict::Delivered { known_offset: true },
         // Written by an earlier attempt, too long ago for the broker to say where.
-        (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, Some(_)) => {
-            Verdict::Delivered { known_offset: false }
-        }
+        (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, Some(_)) => Verdict::Delivered {
+            known_offset: false,
+        },
         // Something before it failed on its way: it will come again, and then this one.
         (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, Some(Place::Later)) if may_retry => {
             Verdict::Retry { refresh: false }
@@ -54,9 +54,9 @@ pub fn judge(error: ErrorCode, attempt: Attempt) -> Verdict {
             | ErrorCode::PRODUCER_FENCED,
             Some(_),
         ) if may_retry => Verdict::RetryAnew,
-        (error, _) if error.is_retriable() && may_retry => {
-            Verdict::Retry { refresh: moves_leader(error) }
-        }
+        (error, _) if error.is_retriable() && may_retry => Verdict::Retry {
+            refresh: moves_leader(error),
+        },
         _ => Verdict::Fail,
     }
 }
@@ -84,26 +84,64 @@ fn moves_leader(error: ErrorCode) -> bool {
 mod tests {
     use super::*;
 
-    const FIRST: Attempt = Attempt { retried: 0, retries: 3, expired: false, place: None };
+    const FIRST: Attempt = Attempt {
+        retried: 0,
+        retries: 3,
+        expired: false,
+        place: None,
+    };
 
     fn numbered(place: Place) -> Attempt {
-        Attempt { place: Some(place), ..FIRST }
+        Attempt {
+            place: Some(place),
+            ..FIRST
+        }
     }
 
     #[test]
     fn retries_end_with_their_number_and_with_the_delivery_timeout() {
         let error = ErrorCode::NOT_LEADER_OR_FOLLOWER;
         assert_eq!(judge(error, FIRST), Verdict::Retry { refresh: true });
-        assert_eq!(judge(error, Attempt { retried: 3, ..FIRST }), Verdict::Fail);
-        assert_eq!(judge(error, Attempt { expired: true, ..FIRST }), Verdict::Fail);
+        assert_eq!(
+            judge(
+                error,
+                Attempt {
+                    retried: 3,
+                    ..FIRST
+                }
+            ),
+            Verdict::Fail
+        );
+        assert_eq!(
+            judge(
+                error,
+                Attempt {
+                    expired: true,
+                    ..FIRST
+                }
+            ),
+            Verdict::Fail
+        );
         let ok = Verdict::Delivered { known_offset: true };
-        assert_eq!(judge(ErrorCode::NONE, Attempt { expired: true, ..FIRST }), ok);
+        assert_eq!(
+            judge(
+                ErrorCode::NONE,
+                Attempt {
+                    expired: true,
+                    ..FIRST
+                }
+            ),
+            ok
+        );
     }
 
     #[test]
     fn a_gap_is_retried_only_while_something_before_it_is_under_way() {
         let error = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
-        assert_eq!(judge(error, numbered(Place::Later)), Verdict::Retry { refresh: false });
+        assert_eq!(
+            judge(error, numbered(Place::Later)),
+            Verdict::Retry { refresh: false }
+        );
         assert_eq!(judge(error, numbered(Place::Next)), Verdict::Fail);
         assert_eq!(judge(error, numbered(Place::Passed)), Verdict::Fail);
         assert_eq!(judge(error, FIRST), Verdict::Fail);
@@ -112,7 +150,9 @@ mod tests {
     #[test]
     fn a_duplicate_is_a_delivery_only_for_a_numbered_batch() {
         let error = ErrorCode::DUPLICATE_SEQUENCE_NUMBER;
-        let delivered = Verdict::Delivered { known_offset: false };
+        let delivered = Verdict::Delivered {
+            known_offset: false,
+        };
         assert_eq!(judge(error, numbered(Place::Next)), delivered);
         assert_eq!(judge(error, FIRST), Verdict::Fail);
     }

@@ -13,8 +13,11 @@ pub struct Versions(Vec<(i16, i16, i16)>);
 
 impl Versions {
     pub fn new(answer: &ApiVersionsResponse) -> Versions {
-        let mut ranges: Vec<_> =
-            answer.api_keys.iter().map(|api| (api.api_key, api.min_version, api.max_version)).collect();
+        let mut ranges: Vec<_> = answer
+            .api_keys
+            .iter()
+            .map(|api| (api.api_key, api.min_version, api.max_version))
+            .collect();
         ranges.sort_unstable();
         ranges.dedup_by_key(|range| range.0);
         Versions(ranges)
@@ -37,10 +40,16 @@ impl Versions {
             return Err(unsupported);
         };
         // Versions behind the stable ones may change in every release.
-        let known = R::KEY.info().map_or(R::MAX_VERSION, |api| api.max_stable_version);
+        let known = R::KEY
+            .info()
+            .map_or(R::MAX_VERSION, |api| api.max_stable_version);
         let last = last.min(theirs_last).min(known);
         let first = first.max(theirs_first).max(R::MIN_VERSION);
-        if first <= last { Ok(last) } else { Err(unsupported) }
+        if first <= last {
+            Ok(last)
+        } else {
+            Err(unsupported)
+        }
     }
 }
 
@@ -51,19 +60,34 @@ mod tests {
     use crate::wire::messages::metadata_request::MetadataRequest;
 
     fn speaks(min_version: i16, max_version: i16) -> Versions {
-        let api = ApiVersion { api_key: 3, min_version, max_version, ..Default::default() };
-        Versions::new(&ApiVersionsResponse { api_keys: vec![api], ..Default::default() })
+        let api = ApiVersion {
+            api_key: 3,
+            min_version,
+            max_version,
+            ..Default::default()
+        };
+        Versions::new(&ApiVersionsResponse {
+            api_keys: vec![api],
+            ..Default::default()
+        })
     }
 
     #[test]
     fn the_last_common_version_is_chosen_and_none_is_invented() {
         let max = i16::MAX;
         assert_eq!(speaks(0, 9).choose::<MetadataRequest>(0, max).ok(), Some(9));
-        assert_eq!(speaks(0, 99).choose::<MetadataRequest>(0, max).ok(), Some(13));
+        assert_eq!(
+            speaks(0, 99).choose::<MetadataRequest>(0, max).ok(),
+            Some(13)
+        );
         assert_eq!(speaks(0, 99).choose::<MetadataRequest>(0, 4).ok(), Some(4));
         assert!(speaks(50, 99).choose::<MetadataRequest>(0, max).is_err());
         assert!(speaks(0, 3).choose::<MetadataRequest>(4, max).is_err());
         assert!(speaks(5, 1).choose::<MetadataRequest>(0, max).is_err());
-        assert!(Versions::default().choose::<MetadataRequest>(0, max).is_err());
+        assert!(
+            Versions::default()
+                .choose::<MetadataRequest>(0, max)
+                .is_err()
+        );
     }
 }

@@ -1,0 +1,122 @@
+//! A consumer's committed offsets: by hand, and every `auto.commit.interval.ms`.
+
+use std::rc::Rc;
+
+use super::consumer::{Consumer, Mode};
+use super::error::ClientError;
+use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
+use super::membership::Membership;
+use super::topic_partition::TopicPartition;
+use crate::rt;
+
+impl Consumer {
+    fn consumed(&self) -> Vec<(TopicPartition, CommittedOffset)> {
+        let consumed = self.fetcher.assignment.borrow().consumed();
+        let committed = |(key, offset, leader_epoch)| {
+            (
+                key,
+                CommittedOffset {
+                    offset,
+                    leader_epoch,
+                    metadata: String::new(),
+                },
+            )
+        };
+        consumed.into_iter().map(committed).collect()
+    }
+
+    fn committer(&self) -> Committer {
+        match &self.mode {
+            Mode::Subscribed { membership, .. } => membership.committer(),
+            Mode::Assigned(_) => Committer::simple(),
+        }
+    }
+
+    /// Commits what poll has returned so far.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] without `group.id`; the broker's refusal.
+    pub async fn commit(&self) -> Result<(), ClientError> {
+        self.commit_offsets(&self.consumed()).await
+    }
+
+    /// Commits these offsets.
+    pub async fn commit_offsets(
+        &self,
+        offsets: &[(TopicPartition, CommittedOffset)],
+    ) -> Result<(), ClientError> {
+        let coordinator = self.coordinator()?;
+        if offsets.is_empty() {
+            return Ok(());
+        }
+        let deadline = rt::now() + self.config().client.api_timeout;
+        let committer = self.committer();
+        self.cluster()
+            .retry_until(deadline, async || {
+                coordinator.commit(&committer, offsets).await
+            })
+            .await
+    }
+
+    /// The group's committed offsets of these partitions; those without one are left out.
+    pub async fn committed(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<(TopicPartition, CommittedOffset)>, ClientError> {
+        let coordinator = self.coordinator()?;
+        let deadline = rt::now() + self.config().client.api_timeout;
+        self.cluster()
+            .retry_until(deadline, async || {
+                coordinator.committed(Some(partitions), false).await
+            })
+            .await
+    }
+
+    fn coordinator(&self) -> Result<&GroupCoordinator, ClientError> {
+        let missing = || ClientError::Invalid("offsets need group.id".to_owned());
+        self.mode.coordinator().ok_or_else(missing)
+    }
+
+    /// Commits beside the application if `auto.commit.interval.ms` has passed.
+    pub(super) fn auto_commit(&mut self) {
+        let Some(every) = self.config().auto_commit else {
+            return;
+        };
+        let due = self.committed_at + every <= rt::now();
+        if !due {
+            return;
+        }
+        self.committed_at = rt::now();
+        if self.mode.coordinator().is_none() || self.committing.get() {
+            return;
+        }
+        let offsets = self.consumed();
+        if offsets.is_empty() {
+            return;
+        }
+        let committer = self.committer();
+        let coordinator = match &self.mode {
+            Mode::Subscribed { membership, .. } => Coordinating::Member(membership.clone()),
+            Mode::Assigned(Some(coordinator)) => Coordinating::Simple(coordinator.clone()),
+            Mode::Assigned(None) => return,
+        };
+        let committing = self.committing.clone();
+        committing.set(true);
+        drop(rt::spawn(async move {
+            let coordinator = match &coordinator {
+                Coordinating::Member(membership) => &membership.coordinator,
+                Coordinating::Simple(coordinator) => coordinator,
+            };
+            // The next one carries these offsets too.
+            if let Err(error) = coordinator.commit(&committer, &offsets).await {
+                tracing::debug!(%error, "automatic commit failed");
+            }
+            committing.set(false);
+        }));
+    }
+}
+
+enum Coordinating {
+    Member(Rc<Membership>),
+    Simple(Rc<GroupCoordinator>),
+}
