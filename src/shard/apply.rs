@@ -5,7 +5,7 @@
 use super::Shard;
 use crate::cluster::{ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs};
 use crate::log::dir::Checkpoints;
-use crate::log::{Log, LogError, LogOpen, ProducerLimits};
+use crate::log::{Log, LogOpen, ProducerLimits, RecoveryReport};
 use crate::replica::leader::Leader;
 use crate::replica::partition::Partition;
 use crate::rt;
@@ -15,10 +15,6 @@ use ahash::AHashSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Logs opened at once by one shard: enough to keep the disk busy with small reads, few enough
-/// that file descriptors and memory for recovery stay bounded.
-const OPENING_AT_ONCE: usize = 32;
 
 /// What a shard must know of a log directory to open logs in it.
 #[derive(Debug)]
@@ -31,21 +27,35 @@ pub struct DirFacts {
     pub present: AHashSet<(String, i32)>,
 }
 
+/// A partition that the image gives to this shard.
+struct Wanted<'a> {
+    id: PartitionId,
+    topic: &'a Topic,
+    registration: &'a PartitionRegistration,
+}
+
 impl Shard {
     /// Brings the shard to `image`. Returns when its new partitions can be used and its deleted
     /// ones are gone.
     pub async fn apply_image(self: &Rc<Self>, image: Arc<Image>) {
         let before = self.image();
         let wanted = self.wanted(&image);
-        let new: Vec<_> =
-            wanted.iter().filter(|(id, _)| self.partition(*id).is_none()).map(|(id, _)| *id).collect();
-        for some in new.chunks(OPENING_AT_ONCE) {
-            let opening = some.iter().map(|id| self.open_partition(&image, *id));
-            rt::join_all(opening).await;
+        let new: Vec<_> = wanted.iter().filter(|new| self.partition(new.id).is_none()).collect();
+        let opens = new.iter().map(|new| self.how_to_open(&image, new)).collect();
+        for (new, opened) in new.into_iter().zip(self.logs.open_all(opens).await) {
+            match opened {
+                Ok((log, report)) => {
+                    tell_recovery(&log, &report);
+                    self.lead(&image, new, log);
+                }
+                Err(error) => {
+                    tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
+                }
+            }
         }
         self.set_image(image.clone());
         self.update_settings(&before, &image);
-        let kept: AHashSet<PartitionId> = wanted.into_iter().map(|(id, _)| id).collect();
+        let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
         let gone: Vec<_> =
             self.partitions().into_iter().filter(|partition| !kept.contains(&partition.id)).collect();
         let deleted: Vec<(Uuid, Str)> = before
@@ -64,63 +74,42 @@ impl Shard {
     }
 
     /// The partitions of the image that have a replica on this shard.
-    fn wanted(&self, image: &Image) -> Vec<(PartitionId, ())> {
+    fn wanted<'a>(&self, image: &'a Image) -> Vec<Wanted<'a>> {
         let mut wanted = Vec::new();
         for topic in image.topics() {
-            for (index, partition) in topic.partitions() {
+            for (index, registration) in topic.partitions() {
                 let id = PartitionId { topic: topic.id, index };
-                if self.owner(id) == self.place() && partition.replicas.contains(&self.node.node) {
-                    wanted.push((id, ()));
+                if self.owner(id) == self.place() && registration.replicas.contains(&self.node.node) {
+                    wanted.push(Wanted { id, topic, registration });
                 }
             }
         }
         wanted
     }
 
-    async fn open_partition(self: &Rc<Self>, image: &Image, id: PartitionId) {
-        let Some(topic) = image.topic_by_id(id.topic) else { return };
-        let Some(registration) = topic.partition(id.index) else { return };
-        match self.open_log(image, topic, id.index).await {
-            Ok(log) => self.lead(image, topic, registration, id, log),
-            Err(error) => {
-                tracing::error!(topic = %topic.name, partition = id.index, %error, "partition cannot be opened");
-            }
-        }
-    }
-
-    async fn open_log(&self, image: &Image, topic: &Topic, index: i32) -> Result<Rc<Log>, LogError> {
+    fn how_to_open(&self, image: &Image, new: &Wanted<'_>) -> LogOpen {
+        let (topic, index) = (new.topic, new.id.index);
         let key = (topic.name.to_string(), index);
         let dir = self
             .dirs
             .iter()
             .find(|dir| dir.present.contains(&key))
             .unwrap_or_else(|| self.roomiest(&topic.name, index));
-        let config = configs::layers(image, &self.node.config).log_config(&settings(image, topic));
-        let (log, report) = self
-            .logs
-            .open(LogOpen {
-                log_dir: dir.path.clone(),
-                topic: topic.name.to_string(),
-                partition: index,
-                topic_id: topic.id,
-                config,
-                clean_shutdown: dir.clean,
-                recovery_point: dir.checkpoints.recovery_point.get(&key).copied().unwrap_or(Offset::ZERO),
-                log_start: dir.checkpoints.log_start.get(&key).copied(),
-                now_ms: rt::wall_ms(),
-                producer_limits: ProducerLimits {
-                    expiration_ms: self.node.config.producer_id_expiration_ms,
-                    ..ProducerLimits::default()
-                },
-            })
-            .await?;
-        if report.bytes_checked > 0 {
-            tracing::info!(
-                topic = %topic.name, partition = index, bytes = report.bytes_checked,
-                segments = report.segments_checked, took_ms = report.took.as_millis() as u64, "log recovered"
-            );
+        LogOpen {
+            log_dir: dir.path.clone(),
+            topic: topic.name.to_string(),
+            partition: index,
+            topic_id: topic.id,
+            config: configs::layers(image, &self.node.config).log_config(&settings(image, topic)),
+            clean_shutdown: dir.clean,
+            recovery_point: dir.checkpoints.recovery_point.get(&key).copied().unwrap_or(Offset::ZERO),
+            log_start: dir.checkpoints.log_start.get(&key).copied(),
+            now_ms: rt::wall_ms(),
+            producer_limits: ProducerLimits {
+                expiration_ms: self.node.config.producer_id_expiration_ms,
+                ..ProducerLimits::default()
+            },
         }
-        Ok(log)
     }
 
     /// The directory for a new partition: they take turns by name, which spreads them evenly
@@ -131,14 +120,8 @@ impl Shard {
     }
 
     /// Becomes the partition's leader with what its log holds.
-    fn lead(
-        self: &Rc<Self>,
-        image: &Image,
-        topic: &Topic,
-        registration: &PartitionRegistration,
-        id: PartitionId,
-        log: Rc<Log>,
-    ) {
+    fn lead(self: &Rc<Self>, image: &Image, new: &Wanted<'_>, log: Rc<Log>) {
+        let Wanted { id, topic, registration } = *new;
         let key = (topic.name.to_string(), id.index);
         log.start_epoch(registration.leader_epoch);
         let end = log.log_end();
@@ -211,6 +194,15 @@ impl Shard {
         if let Err(error) = self.logs.delete(&partition.topic, partition.id.index).await {
             tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "directory cannot be doomed");
         }
+    }
+}
+
+fn tell_recovery(log: &Log, report: &RecoveryReport) {
+    if report.bytes_checked > 0 {
+        tracing::info!(
+            topic = %log.topic(), partition = log.partition(), bytes = report.bytes_checked,
+            segments = report.segments_checked, took_ms = report.took.as_millis() as u64, "log recovered"
+        );
     }
 }
 
