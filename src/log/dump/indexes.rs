@@ -31,11 +31,7 @@ impl Dump<'_> {
             return self.sanity(path, bytes.len(), OFFSET_ENTRY_BYTES, last >= base);
         }
         let log = path.with_extension("log");
-        for (slot, (offset, position)) in entries.into_iter().enumerate() {
-            // A zero tail is reserved space.
-            if offset == base && slot > 0 {
-                return Ok(());
-            }
+        for (offset, position) in entries {
             let mut batches = FileBatches::open(&log, position, u64::MAX)?;
             let found = batches
                 .next()?
@@ -58,8 +54,7 @@ impl Dump<'_> {
     pub(super) fn time_index(&mut self, path: &Path) -> io::Result<()> {
         let base = base_of(path)?;
         let bytes = std::fs::read(path)?;
-        let entries: Vec<(i64, i64)> = bytes
-            .chunks_exact(TIME_ENTRY_BYTES)
+        let entries: Vec<(i64, i64)> = entries_before_tail(&bytes, TIME_ENTRY_BYTES)
             .map(decode_time_entry)
             .map(|entry| (entry.timestamp, base + i64::from(entry.relative)))
             .collect();
@@ -73,10 +68,7 @@ impl Dump<'_> {
         let offsets = offset_entries(base, &index);
         let log = path.with_extension("log");
         let mut previous = NO_TIMESTAMP;
-        for (slot, (timestamp, offset)) in entries.into_iter().enumerate() {
-            if offset == base && slot > 0 {
-                return Ok(());
-            }
+        for (timestamp, offset) in entries {
             self.check_time_entry(path, &log, &offsets, (timestamp, offset), previous)?;
             if !self.options.verify_index_only {
                 writeln!(self.out, "timestamp: {timestamp} offset: {offset}")?;
@@ -229,10 +221,23 @@ fn note(
     problems.entry(absolute(path)).or_default().push(pair);
 }
 
-/// (offset, position) of every entry, a zero tail included.
+/// The raw entries of an index. The zeros at the end of an active segment's are reserved space; a
+/// single entry is one whatever it holds, because only a closed index is that short.
+fn entries_before_tail(bytes: &[u8], entry: usize) -> std::slice::ChunksExact<'_, u8> {
+    let written = match bytes.len() > entry {
+        true => bytes
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1),
+        false => bytes.len(),
+    };
+    let end = written.next_multiple_of(entry).min(bytes.len());
+    bytes[..end].chunks_exact(entry)
+}
+
+/// (offset, position) of every entry.
 fn offset_entries(base: i64, bytes: &[u8]) -> Vec<(i64, u64)> {
-    bytes
-        .chunks_exact(OFFSET_ENTRY_BYTES)
+    entries_before_tail(bytes, OFFSET_ENTRY_BYTES)
         .map(|raw| (base + i64::from(be32(raw, 0)), be32(raw, 4) as u32 as u64))
         .collect()
 }

@@ -138,3 +138,94 @@ fn an_index_that_disagrees_with_its_log_is_reported() {
     let (out, ..) = dump(verify, &index);
     assert!(out.ends_with("00000000000000000000.index is empty.\n"));
 }
+
+/// Twenty lines that Kafka's console producer wrote, and what Kafka's tool printed of the file.
+#[test]
+fn a_segment_that_kafka_wrote_is_printed_as_kafka_prints_it() {
+    const FIRST_MS: i64 = 1_795_965_181_381;
+    let timestamp = |offset: i64| match offset {
+        0 => FIRST_MS,
+        1..10 => FIRST_MS + 12,
+        _ => FIRST_MS + 13,
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00000000000000000000.log");
+    let mut builder = BatchBuilder::new().with_producer(1000, 0, 0);
+    builder.leader_epoch = LeaderEpoch(0);
+    for offset in 0..20 {
+        let value = (offset + 1).to_string();
+        builder
+            .append(timestamp(offset), None, Some(value.as_bytes()), &[])
+            .unwrap();
+    }
+    std::fs::write(&path, builder.build().unwrap()).unwrap();
+    let (out, err, clean) = dump(printed(), &path);
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(
+        lines[2],
+        "baseOffset: 0 lastOffset: 19 count: 20 baseSequence: 0 lastSequence: 19 producerId: 1000 \
+         producerEpoch: 0 partitionLeaderEpoch: 0 isTransactional: false isControl: false \
+         deleteHorizonMs: OptionalLong.empty position: 0 CreateTime: 1795965181394 size: 232 \
+         magic: 2 compresscodec: none crc: 3895049516 isvalid: true"
+    );
+    assert_eq!(
+        lines[12],
+        "| offset: 9 CreateTime: 1795965181393 keySize: -1 valueSize: 2 sequence: 9 headerKeys: [] \
+         payload: 10"
+    );
+    assert_eq!((lines.len(), err.as_str(), clean), (23, "", true));
+
+    let index = path.with_extension("index");
+    std::fs::write(&index, b"").unwrap();
+    let times = path.with_extension("timeindex");
+    let mut entry = 1_795_965_181_394_i64.to_be_bytes().to_vec();
+    entry.extend(19_u32.to_be_bytes());
+    std::fs::write(&times, entry).unwrap();
+    let (out, err, _) = dump(DumpOptions::default(), &times);
+    assert!(out.ends_with("\ntimestamp: 1795965181394 offset: 19\n"));
+    assert_eq!(err, "");
+}
+
+#[test]
+fn a_producer_snapshot_is_printed_as_kafka_prints_it() {
+    let mut body = 1_i32.to_be_bytes().to_vec();
+    body.extend(1000_i64.to_be_bytes());
+    body.extend(0_i16.to_be_bytes());
+    body.extend(19_i32.to_be_bytes());
+    body.extend(19_i64.to_be_bytes());
+    body.extend(19_i32.to_be_bytes());
+    body.extend(1_795_965_181_394_i64.to_be_bytes());
+    body.extend((-1_i32).to_be_bytes());
+    body.extend((-1_i64).to_be_bytes());
+    let mut file = 1_i16.to_be_bytes().to_vec();
+    file.extend(crc32c::crc32c(&body).to_be_bytes());
+    file.extend(body);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("00000000000000000020.snapshot");
+    std::fs::write(&path, file).unwrap();
+    let (out, err, _) = dump(DumpOptions::default(), &path);
+    assert_eq!(
+        out.lines().nth(1),
+        Some(
+            "producerId: 1000 producerEpoch: 0 coordinatorEpoch: -1 currentTxnFirstOffset: \
+             OptionalLong.empty lastTimestamp: 1795965181394 firstSequence: 0 lastSequence: 19 \
+             lastOffset: 19 offsetDelta: 19 timestamp: 1795965181394"
+        )
+    );
+    assert_eq!(err, "");
+}
+
+#[test]
+fn the_reserved_space_of_an_active_index_is_not_an_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("00000000000000000000.log");
+    std::fs::write(&log, recorded_batch()).unwrap();
+    let (index, times) = (log.with_extension("index"), log.with_extension("timeindex"));
+    std::fs::write(&index, [0; 80]).unwrap();
+    std::fs::write(&times, [0; 120]).unwrap();
+    let (out, err, _) = dump(DumpOptions::default(), &index);
+    assert!(out.ends_with("00000000000000000000.index is empty.\n"));
+    assert_eq!(err, "");
+    let (out, err, clean) = dump(DumpOptions::default(), &times);
+    assert_eq!((out.lines().count(), err.as_str(), clean), (1, "", true));
+}
