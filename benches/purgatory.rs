@@ -53,14 +53,19 @@ fn wheel(c: &mut Criterion) {
         let mut random = fastrand::Rng::with_seed(2);
         let mut wheel = TimerWheel::new(at(0));
         let mut ids: Vec<_> = (0..pending)
-            .map(|n| wheel.insert(at(random.u64(1..SPAN)), n as u32).expect("far below the limit"))
+            .map(|n| {
+                wheel
+                    .insert(at(random.u64(1..SPAN)), n as u32)
+                    .expect("far below the limit")
+            })
             .collect();
         group.bench_function(BenchmarkId::new("cancel+insert", pending), |b| {
             b.iter(|| {
                 let place = random.usize(..pending);
                 black_box(wheel.cancel(ids[place]));
-                ids[place] =
-                    wheel.insert(at(random.u64(1..SPAN)), place as u32).expect("far below the limit");
+                ids[place] = wheel
+                    .insert(at(random.u64(1..SPAN)), place as u32)
+                    .expect("far below the limit");
             });
         });
         group.bench_function(BenchmarkId::new("next_deadline", pending), |b| {
@@ -89,7 +94,9 @@ fn wheel(c: &mut Criterion) {
                     }
                 }
                 // The last tick may have moved more than was asked for.
-                start.elapsed().mul_f64(iterations as f64 / moved.max(1) as f64)
+                start
+                    .elapsed()
+                    .mul_f64(iterations as f64 / moved.max(1) as f64)
             });
         });
         assert_eq!(wheel.len(), pending);
@@ -124,7 +131,10 @@ fn purgatory(c: &mut Criterion) {
                 black_box(purgatory.check(&(2 * n), |_| false).len())
             });
         });
-        assert_eq!((purgatory.len(), purgatory.watched()), (pending, 2 * pending));
+        assert_eq!(
+            (purgatory.len(), purgatory.watched()),
+            (pending, 2 * pending)
+        );
     }
     group.finish();
 }

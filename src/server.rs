@@ -7,8 +7,8 @@ use crate::cluster::{Image, MetadataLogError};
 use crate::config::BrokerConfig;
 use crate::config::listeners::{Listener as ListenerConfig, SecurityProtocol};
 use crate::log::dir::{DirError, LogDir, MetaProperties};
-use crate::log::names::PartitionDir;
 use crate::log::manager::{LogManager, ManagerSettings};
+use crate::log::names::PartitionDir;
 use crate::log::{LogShard, ShardLimits};
 use crate::net::admission::{Admission, ConnectionLimits};
 use crate::net::connection::ConnectionSettings;
@@ -75,7 +75,11 @@ pub fn run(
     config: BrokerConfig,
     ready: impl Fn(&Bound) + Clone + Send + 'static,
 ) -> Result<(), ServeError> {
-    let format = if config.log_json { logging::Format::Json } else { logging::Format::Text };
+    let format = if config.log_json {
+        logging::Format::Json
+    } else {
+        logging::Format::Text
+    };
     let level = config.log_level.parse().unwrap_or(tracing::Level::INFO);
     logging::start(format, level, config.request_log);
     for property in config.without_effect() {
@@ -93,19 +97,33 @@ pub fn run(
         config: Arc::new(config),
         failure: Mutex::new(None),
     });
-    let plan = RingPlan { shards, pin: true, spin: None };
-    let seats: Arc<Vec<Mutex<Option<Seat>>>> =
-        Arc::new(seats.into_iter().map(|seat| Mutex::new(Some(seat))).collect());
+    let plan = RingPlan {
+        shards,
+        pin: true,
+        spin: None,
+    };
+    let seats: Arc<Vec<Mutex<Option<Seat>>>> = Arc::new(
+        seats
+            .into_iter()
+            .map(|seat| Mutex::new(Some(seat)))
+            .collect(),
+    );
     let outcome = {
         let shared = shared.clone();
         rt::run_ring(plan, move |index: ExecutorIndex| {
-            let seat = seats[index.index].lock().unwrap_or_else(PoisonError::into_inner).take();
+            let seat = seats[index.index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
             let (shared, ready) = (shared.clone(), ready.clone());
             async move {
                 let Some(seat) = seat else { return };
                 if index.is_control() {
                     if let Err(error) = control_main(seat, shards, &shared, ready).await {
-                        *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        *shared
+                            .failure
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner) = Some(error);
                     }
                 } else {
                     shard_main(seat, shards, &shared).await;
@@ -113,7 +131,11 @@ pub fn run(
             }
         })
     };
-    let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let failure = shared
+        .failure
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     match failure {
         Some(error) => Err(error),
         None => Ok(outcome?),
@@ -124,15 +146,27 @@ fn seats(shards: usize) -> Result<Vec<Seat>, ServeError> {
     let (stop_sender, stop) = lane::pair(1);
     watch_signals(stop_sender).map_err(|error| ServeError::Setup(format!("signals: {error}")))?;
     let mut ends = mesh::build(shards + 1);
-    let control_end = ends.pop().ok_or_else(|| ServeError::Setup("no executors".into()))?;
+    let control_end = ends
+        .pop()
+        .ok_or_else(|| ServeError::Setup("no executors".into()))?;
     let mut seats = Vec::with_capacity(shards + 1);
     let mut startups = Vec::with_capacity(shards);
     for mesh in ends {
         let (sender, receiver) = lane::once();
         startups.push(sender);
-        seats.push(Seat { mesh, startup: Some(receiver), startups: Vec::new(), stop: None });
+        seats.push(Seat {
+            mesh,
+            startup: Some(receiver),
+            startups: Vec::new(),
+            stop: None,
+        });
     }
-    seats.push(Seat { mesh: control_end, startup: None, startups, stop: Some(stop) });
+    seats.push(Seat {
+        mesh: control_end,
+        startup: None,
+        startups,
+        stop: Some(stop),
+    });
     Ok(seats)
 }
 
@@ -140,15 +174,17 @@ fn seats(shards: usize) -> Result<Vec<Seat>, ServeError> {
 fn watch_signals(stop: lane::LaneSender<()>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count > 0 {
-                std::process::exit(128 + signal);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for (count, signal) in signals.forever().enumerate() {
+                if count > 0 {
+                    std::process::exit(128 + signal);
+                }
+                // The broker has ended by itself if nobody listens.
+                let _ = stop.try_send(());
             }
-            // The broker has ended by itself if nobody listens.
-            let _ = stop.try_send(());
-        }
-    })?;
+        })?;
     Ok(())
 }
 
@@ -156,7 +192,9 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     let place = seat.mesh.place();
     let Some(startup) = seat.startup else { return };
     // Control has failed if it never says how to begin.
-    let Some(Startup { node, dirs }) = startup.await else { return };
+    let Some(Startup { node, dirs }) = startup.await else {
+        return;
+    };
     let config = &shared.config;
     let settings = ShardSettings {
         fetch_max_bytes: config.fetch_max_bytes,
@@ -164,8 +202,10 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
         session_slots: config.fetch_session_slots.div_ceil(shards),
         request_memory_bytes: config.request_memory_bytes,
     };
-    let limits =
-        ShardLimits { recent_batch_bytes: config.recent_batch_bytes, ..ShardLimits::default() };
+    let limits = ShardLimits {
+        recent_batch_bytes: config.recent_batch_bytes,
+        ..ShardLimits::default()
+    };
     let upkeep = ManagerSettings {
         retention_check: Duration::from_millis(config.log_retention_check_interval_ms),
         ..ManagerSettings::default()
@@ -175,7 +215,16 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     });
     let (mesh, inbox) = seat.mesh.open();
     let metrics = ShardMetrics::new(place, shared.families.clone());
-    let shard = Shard::new(place, shards, node, settings, mesh.clone(), logs, dirs, metrics);
+    let shard = Shard::new(
+        place,
+        shards,
+        node,
+        settings,
+        mesh.clone(),
+        logs,
+        dirs,
+        metrics,
+    );
     mesh::serve_shard(&mesh, inbox, &shard);
     shard.start_upkeep();
     shard.ended().await;
@@ -195,11 +244,18 @@ async fn control_main(
     let (cluster_id, directory_ids) = identify(&dirs, &config).await?;
     let controller = Controller::open(&config.metadata_log_dir, config.clone()).await?;
     let facts = read_dirs(&dirs, &controller.image()).await?;
-    let node = Arc::new(NodeFacts { node: config.node_id, cluster_id, config: config.clone() });
+    let node = Arc::new(NodeFacts {
+        node: config.node_id,
+        cluster_id,
+        config: config.clone(),
+    });
     let facts = Arc::new(facts);
     for startup in seat.startups {
         // A shard that is gone is noticed by the executors' owner.
-        let _ = startup.send(Startup { node: node.clone(), dirs: facts.clone() });
+        let _ = startup.send(Startup {
+            node: node.clone(),
+            dirs: facts.clone(),
+        });
     }
     let (mesh, inbox) = seat.mesh.open();
     let control = Control::start(controller.clone(), mesh.clone(), shards, dirs);
@@ -214,7 +270,9 @@ async fn control_main(
             return Err(error);
         }
     };
-    controller.register(registration(&config, &bound, directory_ids)).await?;
+    controller
+        .register(registration(&config, &bound, directory_ids))
+        .await?;
     control.applied().await;
     control.start_checkpoints();
     if let Some(families) = &shared.families {
@@ -246,7 +304,11 @@ async fn identify(
     for dir in dirs {
         metas.push(dir.read_meta().await?);
     }
-    let known = metas.iter().flatten().next().map(|meta| meta.cluster_id.clone());
+    let known = metas
+        .iter()
+        .flatten()
+        .next()
+        .map(|meta| meta.cluster_id.clone());
     let cluster_id = known.unwrap_or_else(|| {
         let mut bytes = [0; 16];
         rt::fill_random(&mut bytes);
@@ -293,11 +355,13 @@ async fn read_dirs(dirs: &[LogDir], image: &Image) -> Result<Vec<DirFacts>, Serv
         let checkpoints = dir.read_checkpoints().await?;
         let mut present = ahash::AHashSet::new();
         for (name, kind) in dir.partitions().await? {
-            let PartitionDir::Live { topic, partition } = kind else { continue };
+            let PartitionDir::Live { topic, partition } = kind else {
+                continue;
+            };
             let id = dir.topic_id_of(&name).await?;
-            let known = image
-                .topic_by_name(&topic)
-                .is_some_and(|known| id.is_none_or(|id| id == known.id) && known.has_partition(partition));
+            let known = image.topic_by_name(&topic).is_some_and(|known| {
+                id.is_none_or(|id| id == known.id) && known.has_partition(partition)
+            });
             if known {
                 present.insert((topic, partition));
             } else {
@@ -305,7 +369,12 @@ async fn read_dirs(dirs: &[LogDir], image: &Image) -> Result<Vec<DirFacts>, Serv
                 tracing::warn!(dir = %dir.path().display(), name, aside, "partition is not of this cluster, set aside");
             }
         }
-        facts.push(DirFacts { path: dir.path().to_owned(), clean, checkpoints, present });
+        facts.push(DirFacts {
+            path: dir.path().to_owned(),
+            clean,
+            checkpoints,
+            present,
+        });
     }
     Ok(facts)
 }
@@ -323,7 +392,12 @@ async fn bind(
     for place in 0..shards {
         let (addresses, shared) = (wanted.clone(), shared.clone());
         let bound = mesh.call_shard(place, move |shard: Rc<Shard>| -> LocalFuture<_> {
-            Box::pin(std::future::ready(bind_on(&shard, &shared, &addresses, place == 0)))
+            Box::pin(std::future::ready(bind_on(
+                &shard,
+                &shared,
+                &addresses,
+                place == 0,
+            )))
         });
         wanted = bound.await.map_err(|gone| gone.to_string())??;
     }
@@ -343,10 +417,19 @@ fn bind_on(
     };
     let mut bound = Bound::new();
     for (name, address) in addresses {
-        let listener = if first { Listener::bind(*address) } else { Listener::bind_shared(*address) };
-        let listener = listener.map_err(|error| format!("cannot listen on {name}://{address}: {error}"))?;
+        let listener = if first {
+            Listener::bind(*address)
+        } else {
+            Listener::bind_shared(*address)
+        };
+        let listener =
+            listener.map_err(|error| format!("cannot listen on {name}://{address}: {error}"))?;
         bound.push((name.clone(), listener.local_addr()));
-        let (shard, name, admission) = (shard.clone(), Rc::from(name.as_str()), shared.admission.clone());
+        let (shard, name, admission) = (
+            shard.clone(),
+            Rc::from(name.as_str()),
+            shared.admission.clone(),
+        );
         rt::spawn(async move {
             shard.accepting().await;
             listener::run(shard, listener, name, settings, admission).await;
@@ -357,12 +440,20 @@ fn bind_on(
 
 async fn address(listener: &ListenerConfig) -> Result<SocketAddr, String> {
     if listener.host.is_empty() {
-        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), listener.port));
+        return Ok(SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            listener.port,
+        ));
     }
     let found = rt::net::resolve(&listener.host, listener.port)
         .await
         .map_err(|error| format!("listener {}: {}: {error}", listener.name, listener.host))?;
-    found.first().copied().ok_or_else(|| format!("listener {}: {} has no address", listener.name, listener.host))
+    found.first().copied().ok_or_else(|| {
+        format!(
+            "listener {}: {} has no address",
+            listener.name, listener.host
+        )
+    })
 }
 
 /// What clients are told: the advertised addresses, with the real port where 0 was asked.
@@ -370,14 +461,23 @@ fn registration(config: &BrokerConfig, bound: &Bound, log_dirs: Vec<Uuid>) -> Re
     let endpoints = bound
         .iter()
         .map(|(name, address)| {
-            let told = config.advertised.iter().find(|listener| listener.name == *name);
-            let own = config.listeners.iter().find(|listener| listener.name == *name);
+            let told = config
+                .advertised
+                .iter()
+                .find(|listener| listener.name == *name);
+            let own = config
+                .listeners
+                .iter()
+                .find(|listener| listener.name == *name);
             let host = match (told, own) {
                 (Some(told), _) if !told.host.is_empty() => told.host.clone(),
                 (_, Some(own)) if !own.host.is_empty() => own.host.clone(),
                 _ => host_name(),
             };
-            let port = told.map(|told| told.port).filter(|port| *port != 0).unwrap_or(address.port());
+            let port = told
+                .map(|told| told.port)
+                .filter(|port| *port != 0)
+                .unwrap_or(address.port());
             (name.clone(), host, port, SecurityProtocol::Plaintext.id())
         })
         .collect();
@@ -406,12 +506,17 @@ fn serve_metrics(
     config: &BrokerConfig,
     families: Families,
 ) -> Result<(), ServeError> {
-    let Some(text) = &config.metrics_listener else { return Ok(()) };
-    let address: SocketAddr = text
-        .parse()
-        .map_err(|_| ServeError::Setup(format!("highwater.metrics.listener: '{text}' is not host:port")))?;
-    let listener = Listener::bind(address)
-        .map_err(|error| ServeError::Setup(format!("highwater.metrics.listener {address}: {error}")))?;
+    let Some(text) = &config.metrics_listener else {
+        return Ok(());
+    };
+    let address: SocketAddr = text.parse().map_err(|_| {
+        ServeError::Setup(format!(
+            "highwater.metrics.listener: '{text}' is not host:port"
+        ))
+    })?;
+    let listener = Listener::bind(address).map_err(|error| {
+        ServeError::Setup(format!("highwater.metrics.listener {address}: {error}"))
+    })?;
     tracing::info!(address = %listener.local_addr(), "metrics at /metrics");
     let control = control.clone();
     rt::spawn(endpoint::run(listener, families, move || {

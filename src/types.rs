@@ -78,7 +78,9 @@ impl Uuid {
     /// Parses the 22-character form; `None` if it is not one.
     pub fn parse(text: &str) -> Option<Uuid> {
         use base64::Engine;
-        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text).ok()?;
+        let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()?;
         Some(Uuid(bytes.try_into().ok()?))
     }
 }

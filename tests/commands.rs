@@ -461,3 +461,35 @@ fn what_cannot_be_done_is_said_in_one_line() {
     ];
     run_with_input(&nowhere, "").failed("no broker can be reached");
 }
+
+#[test]
+fn every_command_has_an_example_in_its_help() {
+    let commands = [
+        &["serve"][..],
+        &["topics", "list"],
+        &["topics", "create"],
+        &["topics", "describe"],
+        &["topics", "alter"],
+        &["topics", "delete"],
+        &["configs", "describe"],
+        &["configs", "alter"],
+        &["produce"],
+        &["consume"],
+        &["groups", "list"],
+        &["groups", "describe"],
+        &["groups", "delete"],
+        &["groups", "reset"],
+        &["dump-log"],
+    ];
+    for command in commands {
+        let ran = run_with_input(&[command, &["--help"]].concat(), "").succeeded();
+        let example = format!("Example:\n  highwater {}", command.join(" "));
+        // What is produced in the example comes from a pipe.
+        let piped = format!("| highwater {}", command.join(" "));
+        assert!(
+            ran.out.contains(&example) || ran.out.contains(&piped),
+            "{}",
+            ran.out
+        );
+    }
+}

@@ -53,7 +53,11 @@ fn with_topic(broker: &Broker, configs: &[(&str, &str)]) -> Raw {
         ..Default::default()
     };
     let answer: CreateTopicsResponse = raw.call(&request, 7);
-    assert_eq!(answer.topics[0].error_code, 0, "{:?}", answer.topics[0].error_message);
+    assert_eq!(
+        answer.topics[0].error_code, 0,
+        "{:?}",
+        answer.topics[0].error_message
+    );
     raw
 }
 
@@ -196,14 +200,20 @@ fn an_api_versions_request_from_the_future_learns_what_there_is() {
 fn huge_and_negative_counts_in_tiny_frames_close_the_connection() {
     let mut broker = Broker::start(&[]);
     // An array count of a non-flexible and of a flexible Metadata request, and lengths inside.
-    let legacy: Vec<Vec<u8>> = [i32::MAX, -2, i32::MIN].iter().map(|n| n.to_be_bytes().to_vec()).collect();
+    let legacy: Vec<Vec<u8>> = [i32::MAX, -2, i32::MIN]
+        .iter()
+        .map(|n| n.to_be_bytes().to_vec())
+        .collect();
     for body in &legacy {
         let mut raw = Raw::connect(broker.address);
         raw.send_body(METADATA, 4, body);
         assert!(raw.is_closed_by_peer(), "{body:?}");
     }
-    let flexible: [&[u8]; 3] =
-        [&[0xff, 0xff, 0xff, 0xff, 0x0f], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[2, 0xff, 0xff, 0xff, 0xff, 0x0f]];
+    let flexible: [&[u8]; 3] = [
+        &[0xff, 0xff, 0xff, 0xff, 0x0f],
+        &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[2, 0xff, 0xff, 0xff, 0xff, 0x0f],
+    ];
     for body in flexible {
         let mut raw = Raw::connect(broker.address);
         raw.send_body(METADATA, 12, body);
@@ -229,7 +239,10 @@ fn a_wrong_crc_is_a_corrupt_message() {
     let last = bad.len() - 1;
     bad[last] ^= 1;
     assert_eq!(error_of(&mut raw, bad.freeze()), ErrorCode::CORRUPT_MESSAGE);
-    assert_eq!(error_of(&mut raw, batch(&[b"value"]).freeze()), ErrorCode::NONE);
+    assert_eq!(
+        error_of(&mut raw, batch(&[b"value"]).freeze()),
+        ErrorCode::NONE
+    );
     assert_serves(&mut broker);
 }
 
@@ -277,7 +290,11 @@ fn old_message_formats_are_an_invalid_record() {
     let mut raw = with_topic(&broker, &[]);
     for magic in [0, 1] {
         let bad = sealed(magic, 0, 1, &batch(&[b"v"])[61..]).freeze();
-        assert_eq!(error_of(&mut raw, bad), ErrorCode::INVALID_RECORD, "magic {magic}");
+        assert_eq!(
+            error_of(&mut raw, bad),
+            ErrorCode::INVALID_RECORD,
+            "magic {magic}"
+        );
     }
 }
 
@@ -286,7 +303,10 @@ fn an_unknown_codec_is_refused() {
     let broker = Broker::start(&[]);
     let mut raw = with_topic(&broker, &[]);
     for codec in [5, 6, 7] {
-        let error = error_of(&mut raw, sealed(2, codec, 1, &batch(&[b"v"])[61..]).freeze());
+        let error = error_of(
+            &mut raw,
+            sealed(2, codec, 1, &batch(&[b"v"])[61..]).freeze(),
+        );
         assert_ne!(error, ErrorCode::NONE, "codec {codec}");
     }
 }
@@ -308,7 +328,10 @@ fn a_decompression_bomb_is_refused_and_costs_little() {
         .find_map(|line| line.strip_prefix("VmHWM:"))
         .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
         .unwrap();
-    assert!(peak_kib < 600 << 10, "peak of {peak_kib} KiB for a gibibyte of zeros");
+    assert!(
+        peak_kib < 600 << 10,
+        "peak of {peak_kib} KiB for a gibibyte of zeros"
+    );
     assert_serves(&mut broker);
 }
 
@@ -324,6 +347,11 @@ fn a_thousand_half_sent_frames_do_not_keep_others_from_being_served() {
     }
     assert_serves(&mut broker);
     let mut raw = with_topic(&broker, &[]);
-    raw.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    assert_eq!(error_of(&mut raw, batch(&[&[7; 500_000]]).freeze()), ErrorCode::NONE);
+    raw.stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    assert_eq!(
+        error_of(&mut raw, batch(&[&[7; 500_000]]).freeze()),
+        ErrorCode::NONE
+    );
 }

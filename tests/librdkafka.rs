@@ -35,8 +35,11 @@ impl ProducerContext for Acks {
         let mut outcome = self.0.lock().unwrap();
         match result {
             Ok(message) => {
-                let value = String::from_utf8(message.payload().unwrap_or_default().to_vec()).unwrap();
-                outcome.acknowledged.insert(value, (message.partition(), message.offset()));
+                let value =
+                    String::from_utf8(message.payload().unwrap_or_default().to_vec()).unwrap();
+                outcome
+                    .acknowledged
+                    .insert(value, (message.partition(), message.offset()));
             }
             Err(_) => outcome.failed += 1,
         }
@@ -58,7 +61,10 @@ fn send(producer: &ThreadedProducer<Acks>, topic: &str, key: &str, value: &str) 
     loop {
         match producer.send(record) {
             Ok(()) => return,
-            Err((KafkaError::MessageProduction(rdkafka::types::RDKafkaErrorCode::QueueFull), back)) => {
+            Err((
+                KafkaError::MessageProduction(rdkafka::types::RDKafkaErrorCode::QueueFull),
+                back,
+            )) => {
                 record = back;
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -84,13 +90,16 @@ fn read_all(broker: &Broker, topic: &str, partitions: i32, count: usize) -> Vec<
     let consumer = consumer(broker, "reader");
     let mut list = TopicPartitionList::new();
     for partition in 0..partitions {
-        list.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+        list.add_partition_offset(topic, partition, Offset::Beginning)
+            .unwrap();
     }
     consumer.assign(&list).unwrap();
     let deadline = Instant::now() + WAIT;
     let mut read = Vec::new();
     let mut quiet_since = Instant::now();
-    while Instant::now() < deadline && (read.len() < count || quiet_since.elapsed() < Duration::from_secs(1)) {
+    while Instant::now() < deadline
+        && (read.len() < count || quiet_since.elapsed() < Duration::from_secs(1))
+    {
         if let Some(message) = consumer.poll(Duration::from_millis(100)) {
             match message {
                 Ok(message) => {
@@ -113,9 +122,14 @@ fn text(message: &OwnedMessage) -> String {
 fn every_codec_comes_back_as_it_was_sent() {
     let broker = Broker::start(&[]);
     for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
-        let (producer, acks) = producer(&broker, &[("compression.codec", codec), ("linger.ms", "20")]);
+        let (producer, acks) = producer(
+            &broker,
+            &[("compression.codec", codec), ("linger.ms", "20")],
+        );
         let topic = format!("codec-{codec}");
-        let sent: Vec<String> = (0..500).map(|n| format!("{codec}-{n}-{}", "x".repeat(n % 100))).collect();
+        let sent: Vec<String> = (0..500)
+            .map(|n| format!("{codec}-{n}-{}", "x".repeat(n % 100)))
+            .collect();
         for value in &sent {
             send(&producer, &topic, "k", value);
         }
@@ -131,14 +145,32 @@ fn keys_headers_nulls_and_timestamps_are_kept() {
     let broker = Broker::start(&[]);
     let (producer, _) = producer(&broker, &[]);
     let headers = OwnedHeaders::new()
-        .insert(Header { key: "twice", value: Some("one") })
-        .insert(Header { key: "twice", value: Some("two") })
-        .insert(Header { key: "null", value: None::<&str> });
+        .insert(Header {
+            key: "twice",
+            value: Some("one"),
+        })
+        .insert(Header {
+            key: "twice",
+            value: Some("two"),
+        })
+        .insert(Header {
+            key: "null",
+            value: None::<&str>,
+        });
     producer
-        .send(BaseRecord::to("t").key("key").payload("value").headers(headers).timestamp(1_700_000_000_123))
+        .send(
+            BaseRecord::to("t")
+                .key("key")
+                .payload("value")
+                .headers(headers)
+                .timestamp(1_700_000_000_123),
+        )
         .map_err(|(error, _)| error)
         .unwrap();
-    producer.send(BaseRecord::<str, str>::to("t").key("tombstone")).map_err(|(error, _)| error).unwrap();
+    producer
+        .send(BaseRecord::<str, str>::to("t").key("tombstone"))
+        .map_err(|(error, _)| error)
+        .unwrap();
     producer.flush(WAIT).unwrap();
     let read = read_all(&broker, "t", 1, 2);
     assert_eq!(read[0].key(), Some(&b"key"[..]));
@@ -149,16 +181,26 @@ fn keys_headers_nulls_and_timestamps_are_kept() {
         .iter()
         .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
         .collect();
-    let expected = [("twice", Some("one")), ("twice", Some("two")), ("null", None)]
-        .map(|(key, value)| (key.to_owned(), value.map(|value| value.as_bytes().to_vec())));
+    let expected = [
+        ("twice", Some("one")),
+        ("twice", Some("two")),
+        ("null", None),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.map(|value| value.as_bytes().to_vec())));
     assert_eq!(headers, expected);
-    assert_eq!((read[1].key(), read[1].payload()), (Some(&b"tombstone"[..]), None));
+    assert_eq!(
+        (read[1].key(), read[1].payload()),
+        (Some(&b"tombstone"[..]), None)
+    );
 }
 
 #[test]
 fn a_restart_in_the_middle_loses_and_doubles_nothing() {
     let mut broker = Broker::start(&["num.partitions=3"]);
-    let (first, acks) = producer(&broker, &[("enable.idempotence", "true"), ("linger.ms", "5")]);
+    let (first, acks) = producer(
+        &broker,
+        &[("enable.idempotence", "true"), ("linger.ms", "5")],
+    );
     for n in 0..1000 {
         send(&first, "t", &n.to_string(), &format!("before-{n}"));
     }
@@ -166,7 +208,10 @@ fn a_restart_in_the_middle_loses_and_doubles_nothing() {
     assert_eq!(acks.0.lock().unwrap().acknowledged.len(), 1000);
     broker.stop();
     broker.restart();
-    let (second, acks) = producer(&broker, &[("enable.idempotence", "true"), ("linger.ms", "5")]);
+    let (second, acks) = producer(
+        &broker,
+        &[("enable.idempotence", "true"), ("linger.ms", "5")],
+    );
     for n in 0..1000 {
         send(&second, "t", &n.to_string(), &format!("after-{n}"));
     }
@@ -174,8 +219,9 @@ fn a_restart_in_the_middle_loses_and_doubles_nothing() {
     assert_eq!(acks.0.lock().unwrap().acknowledged.len(), 1000);
     let mut read: Vec<String> = read_all(&broker, "t", 3, 2000).iter().map(text).collect();
     read.sort();
-    let mut sent: Vec<String> =
-        (0..1000).flat_map(|n| [format!("before-{n}"), format!("after-{n}")]).collect();
+    let mut sent: Vec<String> = (0..1000)
+        .flat_map(|n| [format!("before-{n}"), format!("after-{n}")])
+        .collect();
     sent.sort();
     assert_eq!(read, sent);
 }
@@ -189,12 +235,22 @@ fn kill_nine_loses_nothing(settings: &[&str]) {
     for round in 0..3 {
         let (producer, acks) = producer(
             &broker,
-            &[("acks", "all"), ("linger.ms", "1"), ("message.timeout.ms", "1500"), ("retries", "0")],
+            &[
+                ("acks", "all"),
+                ("linger.ms", "1"),
+                ("message.timeout.ms", "1500"),
+                ("retries", "0"),
+            ],
         );
         let begun = Instant::now();
         let mut sent = 0;
         while begun.elapsed() < Duration::from_millis(700) {
-            send(&producer, "t", &sent.to_string(), &format!("{round}-{sent}"));
+            send(
+                &producer,
+                "t",
+                &sent.to_string(),
+                &format!("{round}-{sent}"),
+            );
             sent += 1;
             if sent % 50 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -207,12 +263,22 @@ fn kill_nine_loses_nothing(settings: &[&str]) {
         drop(producer);
         broker.restart();
     }
-    assert!(acknowledged.len() > 100, "only {} acknowledged: the test shows nothing", acknowledged.len());
+    assert!(
+        acknowledged.len() > 100,
+        "only {} acknowledged: the test shows nothing",
+        acknowledged.len()
+    );
     let read = read_all(&broker, "t", 2, acknowledged.len());
-    let found: BTreeMap<(i32, i64), String> =
-        read.iter().map(|message| ((message.partition(), message.offset()), text(message))).collect();
+    let found: BTreeMap<(i32, i64), String> = read
+        .iter()
+        .map(|message| ((message.partition(), message.offset()), text(message)))
+        .collect();
     for (value, place) in &acknowledged {
-        assert_eq!(found.get(place), Some(value), "{value} was acknowledged at {place:?}");
+        assert_eq!(
+            found.get(place),
+            Some(value),
+            "{value} was acknowledged at {place:?}"
+        );
     }
 }
 
@@ -233,7 +299,10 @@ fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes() {
 
 #[test]
 fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes_after_a_flush() {
-    kill_nine_loses_nothing(&["highwater.segment.io=direct", "log.flush.interval.messages=1"]);
+    kill_nine_loses_nothing(&[
+        "highwater.segment.io=direct",
+        "log.flush.interval.messages=1",
+    ]);
 }
 
 #[test]
@@ -262,11 +331,20 @@ fn two_members_share_the_partitions_and_the_survivor_takes_over() {
         if all && owned(&first) == 2 && owned(&second) == 2 {
             break;
         }
-        assert!(Instant::now() < deadline, "{} and {} partitions", owned(&first), owned(&second));
+        assert!(
+            Instant::now() < deadline,
+            "{} and {} partitions",
+            owned(&first),
+            owned(&second)
+        );
     }
     drop(second);
     while owned(&first) != 4 {
-        assert!(Instant::now() < deadline, "{} partitions after the other left", owned(&first));
+        assert!(
+            Instant::now() < deadline,
+            "{} partitions after the other left",
+            owned(&first)
+        );
         poll(&first);
     }
 }
@@ -281,8 +359,11 @@ fn committed_offsets_survive_a_crash() {
     producer.flush(WAIT).unwrap();
     let consumer = consumer(&broker, "keeper");
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset("t", 0, Offset::Offset(7)).unwrap();
-    consumer.commit(&list, rdkafka::consumer::CommitMode::Sync).unwrap();
+    list.add_partition_offset("t", 0, Offset::Offset(7))
+        .unwrap();
+    consumer
+        .commit(&list, rdkafka::consumer::CommitMode::Sync)
+        .unwrap();
     broker.kill();
     broker.restart();
     let consumer = self::consumer(&broker, "keeper");
@@ -298,7 +379,9 @@ fn an_idempotent_producers_repeated_batch_gets_its_first_offset_again_even_after
     use highwater::wire::batch_builder::BatchBuilder;
     use highwater::wire::messages::init_producer_id_request::InitProducerIdRequest;
     use highwater::wire::messages::init_producer_id_response::InitProducerIdResponse;
-    use highwater::wire::messages::produce_request::{PartitionProduceData, ProduceRequest, TopicProduceData};
+    use highwater::wire::messages::produce_request::{
+        PartitionProduceData, ProduceRequest, TopicProduceData,
+    };
     use highwater::wire::messages::produce_response::ProduceResponse;
     use highwater::wire::{ErrorCode, Records};
     use support::raw::Raw;
@@ -306,8 +389,12 @@ fn an_idempotent_producers_repeated_batch_gets_its_first_offset_again_even_after
     fn batch(id: i64, epoch: i16, sequence: i32) -> Bytes {
         let mut batch = BatchBuilder::new().with_producer(id, epoch, sequence);
         // Of now: a producer that has been silent for a day is forgotten at the next start.
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        batch.append(now.as_millis() as i64, None, Some(b"again"), &[]).unwrap();
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        batch
+            .append(now.as_millis() as i64, None, Some(b"again"), &[])
+            .unwrap();
         batch.build().unwrap()
     }
     fn produce(raw: &mut Raw, records: Bytes) -> (ErrorCode, i64) {
@@ -334,23 +421,46 @@ fn an_idempotent_producers_repeated_batch_gets_its_first_offset_again_even_after
     send(&maker, "t", "k", "makes the topic");
     maker.flush(WAIT).unwrap();
     let mut raw = Raw::connect(broker.address);
-    let ids: InitProducerIdResponse = raw.call(&InitProducerIdRequest { transactional_id: None, ..Default::default() }, 4);
+    let ids: InitProducerIdResponse = raw.call(
+        &InitProducerIdRequest {
+            transactional_id: None,
+            ..Default::default()
+        },
+        4,
+    );
     assert_eq!(ids.error_code, 0);
     let (id, epoch) = (ids.producer_id, ids.producer_epoch);
     for sequence in 0..7 {
-        assert_eq!(produce(&mut raw, batch(id, epoch, sequence)), (ErrorCode::NONE, i64::from(sequence) + 1));
+        assert_eq!(
+            produce(&mut raw, batch(id, epoch, sequence)),
+            (ErrorCode::NONE, i64::from(sequence) + 1)
+        );
     }
     // The last five are remembered, older ones are not, and gaps are refused.
     assert_eq!(produce(&mut raw, batch(id, epoch, 3)), (ErrorCode::NONE, 4));
-    assert_eq!(produce(&mut raw, batch(id, epoch, 0)).0, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-    assert_eq!(produce(&mut raw, batch(id, epoch, 9)).0, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    assert_eq!(
+        produce(&mut raw, batch(id, epoch, 0)).0,
+        ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
+    );
+    assert_eq!(
+        produce(&mut raw, batch(id, epoch, 9)).0,
+        ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
+    );
     broker.kill();
     broker.restart();
     let mut raw = Raw::connect(broker.address);
-    assert_eq!(produce(&mut raw, batch(id, epoch, 6)), (ErrorCode::NONE, 7), "after a crash");
+    assert_eq!(
+        produce(&mut raw, batch(id, epoch, 6)),
+        (ErrorCode::NONE, 7),
+        "after a crash"
+    );
     broker.stop();
     broker.restart();
     let mut raw = Raw::connect(broker.address);
-    assert_eq!(produce(&mut raw, batch(id, epoch, 6)), (ErrorCode::NONE, 7), "after a clean stop");
+    assert_eq!(
+        produce(&mut raw, batch(id, epoch, 6)),
+        (ErrorCode::NONE, 7),
+        "after a clean stop"
+    );
     assert_eq!(produce(&mut raw, batch(id, epoch, 7)), (ErrorCode::NONE, 8));
 }

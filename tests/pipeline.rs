@@ -24,7 +24,10 @@ fn producer(broker: &Broker, acks: &str) -> BaseProducer {
 }
 
 fn send(producer: &BaseProducer, topic: &str, value: &str) {
-    producer.send(BaseRecord::<(), str>::to(topic).payload(value)).map_err(|(e, _)| e).unwrap();
+    producer
+        .send(BaseRecord::<(), str>::to(topic).payload(value))
+        .map_err(|(e, _)| e)
+        .unwrap();
     producer.flush(WAIT).unwrap();
 }
 
@@ -64,7 +67,11 @@ fn logged(
         if lines.len() >= count {
             return lines;
         }
-        assert!(Instant::now() < deadline, "{} of {count} {api} lines", lines.len());
+        assert!(
+            Instant::now() < deadline,
+            "{} of {count} {api} lines",
+            lines.len()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -79,10 +86,18 @@ fn acks_all_is_minus_one_on_the_wire_and_base_offset_is_the_same_in_answer_and_f
     let answer = &line["response"]["responses"][0]["partitionResponses"][0];
     assert_eq!(answer["errorCode"], 0);
     assert_eq!(answer["baseOffset"], 0);
-    let size = line["request"]["topicData"][0]["partitionData"][0]["recordsSizeInBytes"].as_u64().unwrap();
-    let file = broker.partition_dir("demo", 0).join("00000000000000000000.log");
+    let size = line["request"]["topicData"][0]["partitionData"][0]["recordsSizeInBytes"]
+        .as_u64()
+        .unwrap();
+    let file = broker
+        .partition_dir("demo", 0)
+        .join("00000000000000000000.log");
     let bytes = std::fs::read(file).unwrap();
-    assert_eq!(bytes.len() as u64, size, "the segment holds the batch that was sent");
+    assert_eq!(
+        bytes.len() as u64,
+        size,
+        "the segment holds the batch that was sent"
+    );
     assert_eq!(i64::from_be_bytes(bytes[..8].try_into().unwrap()), 0);
     assert!(bytes.windows(14).any(|window| window == b"hello-acks-all"));
 }
@@ -95,7 +110,10 @@ fn acks_zero_gets_no_answer_at_all_and_acks_one_gets_a_real_one() {
     assert_eq!(zero["response"], "");
     send(&producer(&broker, "1"), "demo", "somebody answers");
     let one = logged(&broker, "PRODUCE", 1, |line| line["request"]["acks"] == 1).remove(0);
-    assert_eq!(one["response"]["responses"][0]["partitionResponses"][0]["baseOffset"], 1);
+    assert_eq!(
+        one["response"]["responses"][0]["partitionResponses"][0]["baseOffset"],
+        1
+    );
 }
 
 #[test]
@@ -109,8 +127,14 @@ fn a_fetch_says_the_high_watermark_that_bounds_it() {
         line["response"]["responses"][0]["partitions"][0]["recordsSizeInBytes"].as_u64() > Some(0)
     };
     let line = logged(&broker, "FETCH", 1, has_records).remove(0);
-    assert_eq!(line["request"]["topics"][0]["partitions"][0]["fetchOffset"], 0);
-    assert_eq!(line["response"]["responses"][0]["partitions"][0]["highWatermark"], 1);
+    assert_eq!(
+        line["request"]["topics"][0]["partitions"][0]["fetchOffset"],
+        0
+    );
+    assert_eq!(
+        line["response"]["responses"][0]["partitions"][0]["highWatermark"],
+        1
+    );
 }
 
 #[test]
@@ -154,7 +178,10 @@ fn max_wait_is_a_real_long_poll_on_the_broker() {
     let mut raw = Raw::connect(broker.address);
     let metadata: MetadataResponse = raw.call(
         &MetadataRequest {
-            topics: Some(vec![MetadataRequestTopic { name: Some("idle".into()), ..Default::default() }]),
+            topics: Some(vec![MetadataRequestTopic {
+                name: Some("idle".into()),
+                ..Default::default()
+            }]),
             ..Default::default()
         },
         13,
@@ -178,14 +205,29 @@ fn max_wait_is_a_real_long_poll_on_the_broker() {
     let begun = Instant::now();
     let answer: FetchResponse = raw.call(&fetch, 17);
     let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(2990), "answered early: {took:?}");
+    assert!(
+        took >= Duration::from_millis(2990),
+        "answered early: {took:?}"
+    );
     let partition = &answer.responses[0].partitions[0];
     assert_eq!(partition.error_code, 0);
     assert_eq!(partition.high_watermark, 1);
-    assert_eq!(partition.records.as_ref().map_or(0, |records| records.len()), 0);
-    let line = logged(&broker, "FETCH", 1, |line| line["request"]["maxWaitMs"] == 3000).remove(0);
+    assert_eq!(
+        partition
+            .records
+            .as_ref()
+            .map_or(0, |records| records.len()),
+        0
+    );
+    let line = logged(&broker, "FETCH", 1, |line| {
+        line["request"]["maxWaitMs"] == 3000
+    })
+    .remove(0);
     assert!(line["totalTimeMs"].as_f64().unwrap() >= 2990.0);
-    assert!(line["remoteTimeMs"].as_f64().unwrap() >= 2900.0, "it waited, it did not work: {line}");
+    assert!(
+        line["remoteTimeMs"].as_f64().unwrap() >= 2900.0,
+        "it waited, it did not work: {line}"
+    );
 }
 
 #[test]
@@ -193,11 +235,17 @@ fn a_deleted_topics_files_go_later() {
     use rdkafka::admin::{AdminClient, AdminOptions};
     let broker = Broker::start(&["log.segment.delete.delay.ms=1000"]);
     send(&producer(&broker, "all"), "doomed", "short life");
-    let admin: AdminClient<_> =
-        ClientConfig::new().set("bootstrap.servers", broker.bootstrap()).create().unwrap();
-    let deleted = futures_lite::future::block_on(admin.delete_topics(&["doomed"], &AdminOptions::new()));
+    let admin: AdminClient<_> = ClientConfig::new()
+        .set("bootstrap.servers", broker.bootstrap())
+        .create()
+        .unwrap();
+    let deleted =
+        futures_lite::future::block_on(admin.delete_topics(&["doomed"], &AdminOptions::new()));
     assert_eq!(deleted.unwrap(), vec![Ok("doomed".to_owned())]);
-    assert!(!broker.partition_dir("doomed", 0).exists(), "renamed at once");
+    assert!(
+        !broker.partition_dir("doomed", 0).exists(),
+        "renamed at once"
+    );
     let remains = || {
         std::fs::read_dir(&broker.data)
             .unwrap()

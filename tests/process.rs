@@ -18,7 +18,9 @@ use support::raw::Raw;
 fn refused(settings: &[&str]) -> String {
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-    command.arg("serve").args(["--set", &format!("log.dirs={}", home.path().display())]);
+    command
+        .arg("serve")
+        .args(["--set", &format!("log.dirs={}", home.path().display())]);
     for setting in settings {
         command.args(["--set", setting]);
     }
@@ -30,8 +32,17 @@ fn refused(settings: &[&str]) -> String {
 }
 
 fn metadata(raw: &mut Raw, topic: &str) -> MetadataResponse {
-    let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
-    raw.call(&MetadataRequest { topics: Some(topics), ..Default::default() }, 12)
+    let topics = vec![MetadataRequestTopic {
+        name: Some(topic.into()),
+        ..Default::default()
+    }];
+    raw.call(
+        &MetadataRequest {
+            topics: Some(topics),
+            ..Default::default()
+        },
+        12,
+    )
 }
 
 #[test]
@@ -108,7 +119,9 @@ fn a_silent_connection_is_closed_and_a_busy_one_is_not() {
 fn a_peer_that_reads_no_answers_costs_nobody_else() {
     let broker = Broker::start(&[]);
     let mut deaf = Raw::connect(broker.address);
-    deaf.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    deaf.stream
+        .set_write_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
     let mut request = Vec::new();
     for id in 0..64i32 {
         // ApiVersions v0: eight bytes of header, an empty client id.
@@ -135,7 +148,10 @@ fn a_stop_answers_the_requests_under_way_first() {
         min_bytes: 1,
         topics: vec![FetchTopic {
             topic_id,
-            partitions: vec![FetchPartition { partition_max_bytes: 1000, ..Default::default() }],
+            partitions: vec![FetchPartition {
+                partition_max_bytes: 1000,
+                ..Default::default()
+            }],
             ..Default::default()
         }],
         ..Default::default()
@@ -144,7 +160,10 @@ fn a_stop_answers_the_requests_under_way_first() {
     std::thread::sleep(Duration::from_millis(300));
     let begun = Instant::now();
     broker.stop();
-    assert!(begun.elapsed() < Duration::from_secs(5), "the long poll held the stop up");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "the long poll held the stop up"
+    );
     let (answered, response): (i32, FetchResponse) = raw.read(17);
     assert_eq!((answered, response.error_code), (sent, 0));
     assert!(raw.is_closed_by_peer());
@@ -153,7 +172,11 @@ fn a_stop_answers_the_requests_under_way_first() {
 
 #[test]
 fn metrics_count_what_was_asked_and_how_far_the_log_is() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let broker = Broker::start(&[&format!("highwater.metrics.listener=127.0.0.1:{port}")]);
     let mut raw = Raw::connect(broker.address);
     metadata(&mut raw, "counted");
@@ -162,7 +185,10 @@ fn metrics_count_what_was_asked_and_how_far_the_log_is() {
     let counted = |start: &str| page.lines().filter(|line| line.starts_with(start)).count();
     assert!(counted("highwater_requests_total{") > 0, "{page}");
     assert!(counted("highwater_request_stage_seconds_bucket{") > 0);
-    assert!(page.contains("highwater_high_watermark{topic=\"counted\",partition=\"0\"} 0"), "{page}");
+    assert!(
+        page.contains("highwater_high_watermark{topic=\"counted\",partition=\"0\"} 0"),
+        "{page}"
+    );
     assert!(scrape(port, "/other").starts_with("HTTP/1.1 404"));
 }
 

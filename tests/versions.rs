@@ -20,11 +20,15 @@ fn every_version<Q: Message, R: Message>(broker: &Broker, request: &Q, answered:
             .unwrap_or_else(|error| panic!("{} v{version}: {error}", Q::NAME));
         let mut reader = Reader::new(frame);
         assert_eq!(reader.i32("correlation_id").unwrap(), sent);
-        let header = highwater::wire::api::response_header_version(highwater::wire::ApiKey(Q::API_KEY), version);
+        let header = highwater::wire::api::response_header_version(
+            highwater::wire::ApiKey(Q::API_KEY),
+            version,
+        );
         if header == Some(1) {
             reader.unknown_tagged_fields().unwrap();
         }
-        R::decode(&mut reader, version).unwrap_or_else(|error| panic!("{} v{version}: {error}", R::NAME));
+        R::decode(&mut reader, version)
+            .unwrap_or_else(|error| panic!("{} v{version}: {error}", R::NAME));
         assert_eq!(reader.remaining(), 0, "{} v{version}", R::NAME);
     }
     answered.push(Q::API_KEY);
@@ -41,7 +45,10 @@ fn every_advertised_api_answers_at_every_advertised_version() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut answered = Vec::new();
     // With acks=0 there would be no answer.
-    let produce = produce_request::ProduceRequest { acks: 1, ..Default::default() };
+    let produce = produce_request::ProduceRequest {
+        acks: 1,
+        ..Default::default()
+    };
     every_version::<_, produce_response::ProduceResponse>(&broker, &produce, &mut answered);
     apis! { &broker, &mut answered;
         fetch_request::FetchRequest => fetch_response::FetchResponse,

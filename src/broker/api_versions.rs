@@ -26,7 +26,10 @@ pub fn handle(context: &Rc<Context>, request: ApiVersionsRequest) -> ApiVersions
         if !named {
             return refused(ErrorCode::INVALID_REQUEST);
         }
-        context.peer.set_software(&request.client_software_name, &request.client_software_version);
+        context.peer.set_software(
+            &request.client_software_name,
+            &request.client_software_version,
+        );
     }
     if context.version >= IDENTITY_VERSION {
         if let Err(error) = check_identity(context, &request) {
@@ -77,7 +80,10 @@ pub fn unsupported() -> ApiVersionsResponse {
 }
 
 fn refused(error: ErrorCode) -> ApiVersionsResponse {
-    ApiVersionsResponse { error_code: error.0, ..Default::default() }
+    ApiVersionsResponse {
+        error_code: error.0,
+        ..Default::default()
+    }
 }
 
 fn versions() -> Vec<ApiVersion> {
@@ -99,7 +105,9 @@ fn versions() -> Vec<ApiVersion> {
 fn is_software_word(text: &str) -> bool {
     let end = |c: u8| c.is_ascii_alphanumeric();
     let bytes = text.as_bytes();
-    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
+    let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else {
+        return false;
+    };
     end(*first) && end(*last) && bytes.iter().all(|c| end(*c) || *c == b'.' || *c == b'-')
 }
 

@@ -53,5 +53,9 @@ pub fn served(key: ApiKey) -> Option<RangeInclusive<i16>> {
 /// Produce 0 for one without its message format (KAFKA-18659); it never sends it.
 pub fn advertised(key: ApiKey) -> Option<RangeInclusive<i16>> {
     let range = served(key)?;
-    Some(if key == ApiKey::PRODUCE { 0..=*range.end() } else { range })
+    Some(if key == ApiKey::PRODUCE {
+        0..=*range.end()
+    } else {
+        range
+    })
 }

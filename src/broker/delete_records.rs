@@ -18,7 +18,11 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context.shard.image().topic_by_name(&topic.name).map(|known| known.id);
+        let known = context
+            .shard
+            .image()
+            .topic_by_name(&topic.name)
+            .map(|known| known.id);
         let internal = crate::cluster::is_internal_topic(&topic.name);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
@@ -31,7 +35,10 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
                 Some(_) if internal => answer.error_code = ErrorCode::INVALID_TOPIC_EXCEPTION.0,
                 Some(id) => {
                     places.push((response.topics.len(), answers.len()));
-                    let partition_id = PartitionId { topic: id, index: partition.partition_index };
+                    let partition_id = PartitionId {
+                        topic: id,
+                        index: partition.partition_index,
+                    };
                     questions.push((partition_id, partition.offset));
                 }
                 None => answer.error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.0,

@@ -4,7 +4,9 @@
 use super::metadata::{OPERATIONS_NOT_TOLD, controller};
 use super::request::Context;
 use crate::wire::messages::describe_cluster_request::DescribeClusterRequest;
-use crate::wire::messages::describe_cluster_response::{DescribeClusterBroker, DescribeClusterResponse};
+use crate::wire::messages::describe_cluster_response::{
+    DescribeClusterBroker, DescribeClusterResponse,
+};
 use crate::wire::{ErrorCode, Str};
 use std::rc::Rc;
 
@@ -14,7 +16,10 @@ const CONTROLLERS: i8 = 2;
 /// First version that may ask for fenced brokers (KIP-1073).
 const FENCED_VERSION: i16 = 2;
 
-pub async fn handle(context: Rc<Context>, request: DescribeClusterRequest) -> DescribeClusterResponse {
+pub async fn handle(
+    context: Rc<Context>,
+    request: DescribeClusterRequest,
+) -> DescribeClusterResponse {
     let refused = |error: ErrorCode, message: &'static str| DescribeClusterResponse {
         error_code: error.0,
         error_message: Some(Str::from_static(message)),
@@ -28,7 +33,12 @@ pub async fn handle(context: Rc<Context>, request: DescribeClusterRequest) -> De
                 "The request was sent to an endpoint of the wrong type.",
             );
         }
-        _ => return refused(ErrorCode::UNSUPPORTED_ENDPOINT_TYPE, "Unsupported endpoint type."),
+        _ => {
+            return refused(
+                ErrorCode::UNSUPPORTED_ENDPOINT_TYPE,
+                "Unsupported endpoint type.",
+            );
+        }
     }
     let image = context.shard.image();
     let fenced_too = context.version >= FENCED_VERSION && request.include_fenced_brokers;

@@ -26,7 +26,11 @@ pub async fn handle(
     let mut names: Vec<Str> = if all {
         image.topics().map(|topic| topic.name.clone()).collect()
     } else {
-        request.topics.iter().map(|topic| topic.name.clone()).collect()
+        request
+            .topics
+            .iter()
+            .map(|topic| topic.name.clone())
+            .collect()
     };
     names.sort();
     names.dedup();
@@ -41,8 +45,11 @@ pub async fn handle(
             _ => 0,
         };
         if left == 0 {
-            response.next_cursor =
-                Some(Cursor { topic_name: name, partition_index: first, ..Default::default() });
+            response.next_cursor = Some(Cursor {
+                topic_name: name,
+                partition_index: first,
+                ..Default::default()
+            });
             break;
         }
         let Some(topic) = image.topic_by_name(&name) else {
@@ -51,14 +58,20 @@ pub async fn handle(
             }
             continue;
         };
-        let partitions: Vec<_> =
-            topic.partitions().filter(|(index, _)| *index >= first).take(left).collect();
+        let partitions: Vec<_> = topic
+            .partitions()
+            .filter(|(index, _)| *index >= first)
+            .take(left)
+            .collect();
         left -= partitions.len();
         let next = first + partitions.len() as i32;
         response.topics.push(describe(&image, topic, partitions));
         if next < topic.partition_count() {
-            response.next_cursor =
-                Some(Cursor { topic_name: name, partition_index: next, ..Default::default() });
+            response.next_cursor = Some(Cursor {
+                topic_name: name,
+                partition_index: next,
+                ..Default::default()
+            });
             break;
         }
     }
@@ -87,22 +100,24 @@ fn describe(
     let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
     let partitions = partitions
         .into_iter()
-        .map(|(index, partition)| DescribeTopicPartitionsResponsePartition {
-            partition_index: index,
-            leader_id: partition.leader.0,
-            leader_epoch: partition.leader_epoch.0,
-            replica_nodes: ids(&partition.replicas),
-            isr_nodes: ids(&partition.isr),
-            eligible_leader_replicas: Some(ids(&partition.elr)),
-            last_known_elr: Some(ids(&partition.last_known_elr)),
-            offline_replicas: partition
-                .replicas
-                .iter()
-                .filter(|node| !image.is_alive(**node))
-                .map(|node| node.0)
-                .collect(),
-            ..Default::default()
-        })
+        .map(
+            |(index, partition)| DescribeTopicPartitionsResponsePartition {
+                partition_index: index,
+                leader_id: partition.leader.0,
+                leader_epoch: partition.leader_epoch.0,
+                replica_nodes: ids(&partition.replicas),
+                isr_nodes: ids(&partition.isr),
+                eligible_leader_replicas: Some(ids(&partition.elr)),
+                last_known_elr: Some(ids(&partition.last_known_elr)),
+                offline_replicas: partition
+                    .replicas
+                    .iter()
+                    .filter(|node| !image.is_alive(**node))
+                    .map(|node| node.0)
+                    .collect(),
+                ..Default::default()
+            },
+        )
         .collect();
     DescribeTopicPartitionsResponseTopic {
         name: Some(topic.name.clone()),

@@ -49,17 +49,25 @@ fn begin(
     received: Instant,
 ) -> Result<(Rc<Context>, Reader), &'static str> {
     let mut body = Reader::new(frame);
-    let key = ApiKey(body.i16("request_api_key").map_err(|_| "header cut short")?);
-    let version = body.i16("request_api_version").map_err(|_| "header cut short")?;
+    let key = ApiKey(
+        body.i16("request_api_key")
+            .map_err(|_| "header cut short")?,
+    );
+    let version = body
+        .i16("request_api_version")
+        .map_err(|_| "header cut short")?;
     let correlation_id = body.i32("correlation_id").map_err(|_| "header cut short")?;
     // Never in the flexible form, at any header version.
-    let client_id = body.nullable_string(false, "client_id").map_err(|_| "bad client id")?;
+    let client_id = body
+        .nullable_string(false, "client_id")
+        .map_err(|_| "bad client id")?;
     let range = apis::served(key).ok_or("unknown API key")?;
     if !range.contains(&version) && key != ApiKey::API_VERSIONS {
         return Err("unsupported version");
     }
     if range.contains(&version) && api::request_header_version(key, version) == Some(2) {
-        body.unknown_tagged_fields().map_err(|_| "bad header tags")?;
+        body.unknown_tagged_fields()
+            .map_err(|_| "bad header tags")?;
     }
     let context = Context::new(
         shard.clone(),
@@ -123,14 +131,18 @@ where
     R: Message,
     F: Future<Output = R>,
 {
-    let Some((request, json)) = decode::<Q>(&context, body) else { return Started::Close };
+    let Some((request, json)) = decode::<Q>(&context, body) else {
+        return Started::Close;
+    };
     let response = answer(context.clone(), request).await;
     context.complete();
     Started::Done(encode(&context, &response, json))
 }
 
 async fn start_produce(context: Rc<Context>, body: Reader) -> Started {
-    let Some((request, json)) = decode(&context, body) else { return Started::Close };
+    let Some((request, json)) = decode(&context, body) else {
+        return Started::Close;
+    };
     Started::Waiting(produce::start(context, request, json).await)
 }
 
@@ -147,17 +159,25 @@ fn start_api_versions(context: Rc<Context>, body: Reader) -> Started {
             Err(_) => Started::Close,
         };
     }
-    let Some((request, json)) = decode(&context, body) else { return Started::Close };
+    let Some((request, json)) = decode(&context, body) else {
+        return Started::Close;
+    };
     let response = api_versions::handle(&context, request);
     context.complete();
     Started::Done(encode(&context, &response, json))
 }
 
 /// The body, and its JSON if the request log wants it.
-fn decode<Q: Message>(context: &Context, mut body: Reader) -> Option<(Q, Option<serde_json::Value>)> {
+fn decode<Q: Message>(
+    context: &Context,
+    mut body: Reader,
+) -> Option<(Q, Option<serde_json::Value>)> {
     match Q::decode(&mut body, context.version) {
         Ok(request) => {
-            let json = context.shard.request_log_on().then(|| request.to_json(context.version));
+            let json = context
+                .shard
+                .request_log_on()
+                .then(|| request.to_json(context.version));
             Some((request, json))
         }
         Err(error) => {

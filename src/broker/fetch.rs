@@ -32,7 +32,11 @@ const DEBUGGING_CONSUMER: i32 = -2;
 
 pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchResponse {
     let shard = &context.shard;
-    let replica = if context.version >= 15 { request.replica_state.replica_id } else { request.replica_id };
+    let replica = if context.version >= 15 {
+        request.replica_state.replica_id
+    } else {
+        request.replica_id
+    };
     let isolation = match (replica, request.isolation_level) {
         (DEBUGGING_CONSUMER, _) => Isolation::LogEnd,
         (id, _) if id > CONSUMER => Isolation::LogEnd,
@@ -56,10 +60,14 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
         Ok(Opened::Sessionless(parts)) => (0, parts, false),
         Ok(Opened::Full { session, parts }) => (session, parts, false),
         Ok(Opened::Incremental { session, parts }) => (session, parts, true),
-        Err(error) => return FetchResponse { error_code: error.0, ..Default::default() },
+        Err(error) => {
+            return FetchResponse {
+                error_code: error.0,
+                ..Default::default()
+            };
+        }
     };
-    let max_bytes =
-        (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
+    let max_bytes = (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
     let plan = Plan::new(shard, &parts, isolation, max_bytes);
     let min_bytes = (request.min_bytes.max(0) as u64).min(max_bytes);
     let deadline = rt::now() + Duration::from_millis(request.max_wait_ms.max(0) as u64);
@@ -68,13 +76,27 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
 }
 
 /// The request's partitions and those it forgets, with topic ids and names resolved where known.
-fn named_partitions(context: &Context, request: &FetchRequest) -> (Vec<SessionPart>, Vec<SessionKey>) {
+fn named_partitions(
+    context: &Context,
+    request: &FetchRequest,
+) -> (Vec<SessionPart>, Vec<SessionKey>) {
     let image = context.shard.image();
     let resolve = |name: &Str, id: Uuid| -> (Str, Uuid) {
         if context.version >= TOPIC_ID_VERSION {
-            (image.topic_by_id(id).map(|topic| topic.name.clone()).unwrap_or_default(), id)
+            (
+                image
+                    .topic_by_id(id)
+                    .map(|topic| topic.name.clone())
+                    .unwrap_or_default(),
+                id,
+            )
         } else {
-            (name.clone(), image.topic_by_name(name).map_or(Uuid::ZERO, |topic| topic.id))
+            (
+                name.clone(),
+                image
+                    .topic_by_name(name)
+                    .map_or(Uuid::ZERO, |topic| topic.id),
+            )
         }
     };
     let mut named = Vec::new();
@@ -84,7 +106,10 @@ fn named_partitions(context: &Context, request: &FetchRequest) -> (Vec<SessionPa
             named.push(SessionPart::new(
                 SessionKey {
                     topic: name.clone(),
-                    id: PartitionId { topic: id, index: partition.partition },
+                    id: PartitionId {
+                        topic: id,
+                        index: partition.partition,
+                    },
                 },
                 partition.fetch_offset,
                 partition.current_leader_epoch,
@@ -99,7 +124,10 @@ fn named_partitions(context: &Context, request: &FetchRequest) -> (Vec<SessionPa
         let (name, id) = resolve(&topic.topic, topic.topic_id);
         forgotten.extend(topic.partitions.iter().map(|index| SessionKey {
             topic: name.clone(),
-            id: PartitionId { topic: id, index: *index },
+            id: PartitionId {
+                topic: id,
+                index: *index,
+            },
         }));
     }
     (named, forgotten)
@@ -129,19 +157,24 @@ impl Plan {
             let id = part.key.id;
             match image.topic_by_id(id.topic) {
                 Some(topic) if topic.has_partition(id.index) => {
-                    plan.by_owner.entry(shard.owner(id)).or_default().push(ReadPart {
-                        slot,
-                        partition: id,
-                        from: part.fetch_offset,
-                        current_leader_epoch: part.current_leader_epoch,
-                        last_fetched_epoch: part.last_fetched_epoch,
-                        max_bytes: part.max_bytes,
-                    });
+                    plan.by_owner
+                        .entry(shard.owner(id))
+                        .or_default()
+                        .push(ReadPart {
+                            slot,
+                            partition: id,
+                            from: part.fetch_offset,
+                            current_leader_epoch: part.current_leader_epoch,
+                            last_fetched_epoch: part.last_fetched_epoch,
+                            max_bytes: part.max_bytes,
+                        });
                 }
                 None if part.key.topic.is_empty() => {
                     plan.refused.push((slot, ErrorCode::UNKNOWN_TOPIC_ID));
                 }
-                _ => plan.refused.push((slot, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)),
+                _ => plan
+                    .refused
+                    .push((slot, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)),
             }
         }
         plan
@@ -166,16 +199,27 @@ impl Plan {
             }
             context.parked();
             let left = deadline.since(now);
-            self.wait(&context.shard, &reads, min_bytes - bytes, left).await;
+            self.wait(&context.shard, &reads, min_bytes - bytes, left)
+                .await;
             // One owner wakes only when all that was missing is there.
-            before = Some(if self.by_owner.len() == 1 { u64::MAX } else { bytes });
+            before = Some(if self.by_owner.len() == 1 {
+                u64::MAX
+            } else {
+                bytes
+            });
         }
     }
 
     async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
-        let request = ReadRequest { isolation: self.isolation, max_bytes: self.max_bytes };
-        let mut reads: Vec<Read> =
-            self.refused.iter().map(|(slot, error)| Read::error(*slot, *error)).collect();
+        let request = ReadRequest {
+            isolation: self.isolation,
+            max_bytes: self.max_bytes,
+        };
+        let mut reads: Vec<Read> = self
+            .refused
+            .iter()
+            .map(|(slot, error)| Read::error(*slot, *error))
+            .collect();
         if let [(owner, parts)] = &self.by_owner.iter().collect::<Vec<_>>()[..] {
             reads.extend(shard.read_on(**owner, request, (*parts).clone()).await);
         } else {
@@ -216,7 +260,11 @@ impl Plan {
                 .filter(|read| parts.iter().any(|part| part.slot == read.slot))
                 .map(|read| read.records.len() as u64)
                 .sum();
-            let need = if self.by_owner.len() == 1 { have + missing } else { have + 1 };
+            let need = if self.by_owner.len() == 1 {
+                have + missing
+            } else {
+                have + 1
+            };
             Box::pin(shard.watch_on(*owner, token, self.isolation, parts.clone(), need, timeout))
         });
         let watches: Vec<_> = watches.collect();
@@ -234,7 +282,9 @@ impl Plan {
 /// Done when the first of them is; the others are dropped.
 async fn any_of<F: Future<Output = ()> + Unpin>(mut watches: Vec<F>) {
     std::future::poll_fn(|context| {
-        let done = watches.iter_mut().any(|watch| Pin::new(watch).poll(context).is_ready());
+        let done = watches
+            .iter_mut()
+            .any(|watch| Pin::new(watch).poll(context).is_ready());
         if done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
@@ -247,7 +297,10 @@ fn respond(
     parts: &[SessionPart],
     reads: Vec<Read>,
 ) -> FetchResponse {
-    let mut response = FetchResponse { session_id: session, ..Default::default() };
+    let mut response = FetchResponse {
+        session_id: session,
+        ..Default::default()
+    };
     let mut sessions = context.shard.sessions();
     let image = context.shard.image();
     let mut lost_leader = false;
@@ -286,15 +339,25 @@ fn respond(
             ..Default::default()
         };
         if let Some((epoch, end_offset)) = read.diverging {
-            data.diverging_epoch = EpochEndOffset { epoch, end_offset, ..Default::default() };
+            data.diverging_epoch = EpochEndOffset {
+                epoch,
+                end_offset,
+                ..Default::default()
+            };
         }
-        let hinted = [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::FENCED_LEADER_EPOCH];
+        let hinted = [
+            ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            ErrorCode::FENCED_LEADER_EPOCH,
+        ];
         if context.version >= HINT_VERSION
             && hinted.contains(&read.error)
             && let Some((leader, epoch)) = image.leader(part.key.id.topic, part.key.id.index)
         {
-            data.current_leader =
-                LeaderIdAndEpoch { leader_id: leader.0, leader_epoch: epoch.0, ..Default::default() };
+            data.current_leader = LeaderIdAndEpoch {
+                leader_id: leader.0,
+                leader_epoch: epoch.0,
+                ..Default::default()
+            };
             lost_leader = true;
         }
         push(&mut response, part, data);
@@ -318,7 +381,9 @@ fn respond(
 fn push(response: &mut FetchResponse, part: &SessionPart, data: PartitionData) {
     let id = part.key.id.topic;
     match response.responses.last_mut() {
-        Some(last) if last.topic_id == id && last.topic == part.key.topic => last.partitions.push(data),
+        Some(last) if last.topic_id == id && last.topic == part.key.topic => {
+            last.partitions.push(data)
+        }
         _ => response.responses.push(FetchableTopicResponse {
             topic: part.key.topic.clone(),
             topic_id: id,

@@ -18,7 +18,10 @@ const BATCH_VERSION: i16 = 4;
 /// First version that may ask for a share coordinator (KIP-932).
 const SHARE_VERSION: i16 = 6;
 
-pub async fn handle(context: Rc<Context>, request: FindCoordinatorRequest) -> FindCoordinatorResponse {
+pub async fn handle(
+    context: Rc<Context>,
+    request: FindCoordinatorRequest,
+) -> FindCoordinatorResponse {
     if context.version < BATCH_VERSION {
         let found = find(&context, request.key_type, request.key).await;
         return FindCoordinatorResponse {
@@ -34,7 +37,10 @@ pub async fn handle(context: Rc<Context>, request: FindCoordinatorRequest) -> Fi
     for key in request.coordinator_keys {
         coordinators.push(find(&context, request.key_type, key).await);
     }
-    FindCoordinatorResponse { coordinators, ..Default::default() }
+    FindCoordinatorResponse {
+        coordinators,
+        ..Default::default()
+    }
 }
 
 async fn find(context: &Rc<Context>, kind: i8, key: Str) -> Coordinator {
@@ -56,7 +62,9 @@ async fn find(context: &Rc<Context>, kind: i8, key: Str) -> Coordinator {
         return refused(key, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     };
     let image = context.shard.image();
-    let leader = image.leader(partition.topic, partition.index).map(|(leader, _)| leader);
+    let leader = image
+        .leader(partition.topic, partition.index)
+        .map(|(leader, _)| leader);
     let endpoint = image
         .endpoints(&context.peer.listener)
         .find(|(id, ..)| Some(*id) == leader);

@@ -51,7 +51,9 @@ impl TopicLookup for Topics {
     }
 
     fn has_partition(&self, name: &str, partition: i32) -> bool {
-        self.0.topic_by_name(name).is_some_and(|topic| topic.has_partition(partition))
+        self.0
+            .topic_by_name(name)
+            .is_some_and(|topic| topic.has_partition(partition))
     }
 }
 
@@ -66,9 +68,14 @@ fn caller(context: &Context) -> Caller {
 /// The offsets partition of a group; before the offsets topic exists no coordinator is available.
 pub(super) fn partition_of(shard: &Shard, group: &str) -> Result<PartitionId, ErrorCode> {
     let image = shard.image();
-    let topic = image.topic_by_name(OFFSETS_TOPIC).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+    let topic = image
+        .topic_by_name(OFFSETS_TOPIC)
+        .ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
     let index = partition_for(group, topic.partition_count());
-    Ok(PartitionId { topic: topic.id, index })
+    Ok(PartitionId {
+        topic: topic.id,
+        index,
+    })
 }
 
 /// Runs a command on the coordinator of `group` and waits for its answer.
@@ -83,15 +90,20 @@ async fn command(
     context.parked();
     let answered = shard
         .clone()
-        .on(shard.owner(partition), move |shard| -> LocalFuture<Result<Response, ErrorCode>> {
-            Box::pin(async move {
-                let coordinator = shard
-                    .groups
-                    .coordinator(partition.index)
-                    .ok_or(ErrorCode::NOT_COORDINATOR)?;
-                coordinator.command(|state, token| run(state, &caller.call(), token)).await
-            })
-        })
+        .on(
+            shard.owner(partition),
+            move |shard| -> LocalFuture<Result<Response, ErrorCode>> {
+                Box::pin(async move {
+                    let coordinator = shard
+                        .groups
+                        .coordinator(partition.index)
+                        .ok_or(ErrorCode::NOT_COORDINATOR)?;
+                    coordinator
+                        .command(|state, token| run(state, &caller.call(), token))
+                        .await
+                })
+            },
+        )
         .await;
     answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
 }
@@ -106,13 +118,16 @@ async fn ask<R: Send + 'static>(
     let caller = caller(context);
     let answered = shard
         .clone()
-        .on(shard.owner(partition), move |shard| -> LocalFuture<Result<R, ErrorCode>> {
-            let answer = match shard.groups.coordinator(partition.index) {
-                Some(coordinator) => Ok(coordinator.ask(|state| run(state, &caller.call()))),
-                None => Err(ErrorCode::NOT_COORDINATOR),
-            };
-            Box::pin(std::future::ready(answer))
-        })
+        .on(
+            shard.owner(partition),
+            move |shard| -> LocalFuture<Result<R, ErrorCode>> {
+                let answer = match shard.groups.coordinator(partition.index) {
+                    Some(coordinator) => Ok(coordinator.ask(|state| run(state, &caller.call()))),
+                    None => Err(ErrorCode::NOT_COORDINATOR),
+                };
+                Box::pin(std::future::ready(answer))
+            },
+        )
         .await;
     answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
 }
@@ -120,7 +135,11 @@ async fn ask<R: Send + 'static>(
 pub async fn join(context: Rc<Context>, request: JoinGroupRequest) -> JoinGroupResponse {
     let (group, member) = (request.group_id.clone(), request.member_id.clone());
     let version = context.version;
-    match command(&context, &group, |state, call, token| state.join_group(call, request, token)).await {
+    match command(&context, &group, |state, call, token| {
+        state.join_group(call, request, token)
+    })
+    .await
+    {
         Ok(Response::JoinGroup(response)) => response,
         Ok(_) => refusal::join_group(ErrorCode::UNKNOWN_SERVER_ERROR, member, version),
         Err(error) => refusal::join_group(error, member, version),
@@ -129,7 +148,11 @@ pub async fn join(context: Rc<Context>, request: JoinGroupRequest) -> JoinGroupR
 
 pub async fn sync(context: Rc<Context>, request: SyncGroupRequest) -> SyncGroupResponse {
     let group = request.group_id.clone();
-    match command(&context, &group, |state, call, token| state.sync_group(call, request, token)).await {
+    match command(&context, &group, |state, call, token| {
+        state.sync_group(call, request, token)
+    })
+    .await
+    {
         Ok(Response::SyncGroup(response)) => response,
         Ok(_) => refusal::sync_group(ErrorCode::UNKNOWN_SERVER_ERROR),
         Err(error) => refusal::sync_group(error),
@@ -139,7 +162,10 @@ pub async fn sync(context: Rc<Context>, request: SyncGroupRequest) -> SyncGroupR
 pub async fn heartbeat(context: Rc<Context>, request: HeartbeatRequest) -> HeartbeatResponse {
     let answered = match partition_of(&context.shard, &request.group_id) {
         Ok(partition) => {
-            ask(&context, partition, move |state, call| state.heartbeat(call, &request)).await
+            ask(&context, partition, move |state, call| {
+                state.heartbeat(call, &request)
+            })
+            .await
         }
         Err(error) => Err(error),
     };
@@ -148,14 +174,21 @@ pub async fn heartbeat(context: Rc<Context>, request: HeartbeatRequest) -> Heart
 
 pub async fn leave(context: Rc<Context>, request: LeaveGroupRequest) -> LeaveGroupResponse {
     let group = request.group_id.clone();
-    match command(&context, &group, |state, call, token| state.leave_group(call, request, token)).await {
+    match command(&context, &group, |state, call, token| {
+        state.leave_group(call, request, token)
+    })
+    .await
+    {
         Ok(Response::LeaveGroup(response)) => response,
         Ok(_) => refusal::leave_group(ErrorCode::UNKNOWN_SERVER_ERROR),
         Err(error) => refusal::leave_group(error),
     }
 }
 
-pub async fn offset_commit(context: Rc<Context>, request: OffsetCommitRequest) -> OffsetCommitResponse {
+pub async fn offset_commit(
+    context: Rc<Context>,
+    request: OffsetCommitRequest,
+) -> OffsetCommitResponse {
     let group = request.group_id.clone();
     let topics = Topics(context.shard.image());
     let asked = request.clone();
@@ -170,7 +203,10 @@ pub async fn offset_commit(context: Rc<Context>, request: OffsetCommitRequest) -
     }
 }
 
-pub async fn offset_fetch(context: Rc<Context>, request: OffsetFetchRequest) -> OffsetFetchResponse {
+pub async fn offset_fetch(
+    context: Rc<Context>,
+    request: OffsetFetchRequest,
+) -> OffsetFetchResponse {
     let version = context.version;
     let require_stable = request.require_stable;
     let mut answers = Vec::new();
@@ -193,7 +229,10 @@ pub async fn offset_fetch(context: Rc<Context>, request: OffsetFetchRequest) -> 
     assemble_offset_fetch(answers, version)
 }
 
-pub async fn offset_delete(context: Rc<Context>, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
+pub async fn offset_delete(
+    context: Rc<Context>,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
     let group = request.group_id.clone();
     let topics = Topics(context.shard.image());
     let answered = command(&context, &group, move |state, call, token| {
@@ -215,14 +254,20 @@ fn by_partition(shard: &Shard, groups: &[Str]) -> (ByPartition, Vec<(usize, Erro
     let mut refused = Vec::new();
     for (place, group) in groups.iter().enumerate() {
         match partition_of(shard, group) {
-            Ok(partition) => placed.entry(partition).or_default().push((place, group.clone())),
+            Ok(partition) => placed
+                .entry(partition)
+                .or_default()
+                .push((place, group.clone())),
             Err(error) => refused.push((place, error)),
         }
     }
     (placed, refused)
 }
 
-pub async fn describe(context: Rc<Context>, request: DescribeGroupsRequest) -> DescribeGroupsResponse {
+pub async fn describe(
+    context: Rc<Context>,
+    request: DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
     let version = context.version;
     let (placed, refused) = by_partition(&context.shard, &request.groups);
     let mut groups: Vec<_> = refusal::describe_groups(&request.groups, ErrorCode::NOT_COORDINATOR);
@@ -233,19 +278,30 @@ pub async fn describe(context: Rc<Context>, request: DescribeGroupsRequest) -> D
         let (places, ids): (Vec<usize>, Vec<Str>) = asked.into_iter().unzip();
         let described = {
             let ids = ids.clone();
-            ask(&context, partition, move |state, _| state.describe_groups(&ids, version)).await
+            ask(&context, partition, move |state, _| {
+                state.describe_groups(&ids, version)
+            })
+            .await
         };
         let described = described.unwrap_or_else(|error| refusal::describe_groups(&ids, error));
         for (place, group) in places.into_iter().zip(described) {
             groups[place] = group;
         }
     }
-    DescribeGroupsResponse { groups, ..Default::default() }
+    DescribeGroupsResponse {
+        groups,
+        ..Default::default()
+    }
 }
 
-pub async fn delete(context: Rc<Context>, mut request: DeleteGroupsRequest) -> DeleteGroupsResponse {
+pub async fn delete(
+    context: Rc<Context>,
+    mut request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
     let mut seen = AHashSet::new();
-    request.groups_names.retain(|group| seen.insert(group.clone()));
+    request
+        .groups_names
+        .retain(|group| seen.insert(group.clone()));
     let (placed, refused) = by_partition(&context.shard, &request.groups_names);
     let mut results = refusal::delete_groups(&request.groups_names, ErrorCode::NOT_COORDINATOR);
     for (place, error) in refused {
@@ -253,7 +309,9 @@ pub async fn delete(context: Rc<Context>, mut request: DeleteGroupsRequest) -> D
     }
     for asked in placed.into_values() {
         let (places, ids): (Vec<usize>, Vec<Str>) = asked.into_iter().unzip();
-        let Some(first) = ids.first().cloned() else { continue };
+        let Some(first) = ids.first().cloned() else {
+            continue;
+        };
         let named = ids.clone();
         let answered = command(&context, &first, move |state, call, token| {
             state.delete_groups(call, &named, token)
@@ -268,7 +326,10 @@ pub async fn delete(context: Rc<Context>, mut request: DeleteGroupsRequest) -> D
             results[place] = result;
         }
     }
-    DeleteGroupsResponse { results, ..Default::default() }
+    DeleteGroupsResponse {
+        results,
+        ..Default::default()
+    }
 }
 
 pub async fn list(context: Rc<Context>, request: ListGroupsRequest) -> ListGroupsResponse {
@@ -282,7 +343,9 @@ pub async fn list(context: Rc<Context>, request: ListGroupsRequest) -> ListGroup
                 .into_iter()
                 .map(|coordinator| coordinator.ask(|state| state.list_groups(&states, &types)))
                 .collect();
-            Box::pin(std::future::ready(listed.map(|lists| lists.into_iter().flatten().collect::<Vec<_>>())))
+            Box::pin(std::future::ready(
+                listed.map(|lists| lists.into_iter().flatten().collect::<Vec<_>>()),
+            ))
         })
         .await;
     let mut response = ListGroupsResponse::default();

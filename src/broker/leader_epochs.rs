@@ -18,16 +18,25 @@ pub async fn handle(
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context.shard.image().topic_by_name(&topic.topic).map(|known| known.id);
+        let known = context
+            .shard
+            .image()
+            .topic_by_name(&topic.topic)
+            .map(|known| known.id);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
-            let mut answer =
-                EpochEndOffset { partition: partition.partition, ..Default::default() };
+            let mut answer = EpochEndOffset {
+                partition: partition.partition,
+                ..Default::default()
+            };
             match known {
                 Some(id) => {
                     places.push((response.topics.len(), answers.len()));
                     questions.push((
-                        PartitionId { topic: id, index: partition.partition },
+                        PartitionId {
+                            topic: id,
+                            index: partition.partition,
+                        },
                         (partition.current_leader_epoch, partition.leader_epoch),
                     ));
                 }

@@ -44,7 +44,11 @@ struct Answer {
     leader_epoch: i32,
 }
 
-const UNKNOWN: Answer = Answer { timestamp: -1, offset: -1, leader_epoch: -1 };
+const UNKNOWN: Answer = Answer {
+    timestamp: -1,
+    offset: -1,
+    leader_epoch: -1,
+};
 
 pub async fn handle(context: Rc<Context>, request: ListOffsetsRequest) -> ListOffsetsResponse {
     let isolation = match (request.replica_id, request.isolation_level) {
@@ -66,11 +70,18 @@ pub async fn handle(context: Rc<Context>, request: ListOffsetsRequest) -> ListOf
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context.shard.image().topic_by_name(&topic.name).map(|known| known.id);
+        let known = context
+            .shard
+            .image()
+            .topic_by_name(&topic.name)
+            .map(|known| known.id);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
             let index = partition.partition_index;
-            let mut answer = ListOffsetsPartitionResponse { partition_index: index, ..Default::default() };
+            let mut answer = ListOffsetsPartitionResponse {
+                partition_index: index,
+                ..Default::default()
+            };
             let refused = if twice.contains(&(topic.name.clone(), index)) {
                 Some(ErrorCode::INVALID_REQUEST)
             } else if !is_known(partition.timestamp, context.version) {
@@ -146,16 +157,21 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
     let at = |offset: Offset| Answer {
         timestamp: -1,
         offset: offset.0,
-        leader_epoch: partition.log.epoch_for_offset(offset).unwrap_or(LeaderEpoch::UNKNOWN).0,
+        leader_epoch: partition
+            .log
+            .epoch_for_offset(offset)
+            .unwrap_or(LeaderEpoch::UNKNOWN)
+            .0,
     };
     let settled = question.isolation == Isolation::LogEnd || partition.leader().is_latest_known();
     match question.timestamp {
         // Nothing is tiered here: the earliest is always local, and no upload is pending.
         EARLIEST | EARLIEST_LOCAL => Ok(at(partition.log.log_start())),
         EARLIEST_PENDING_UPLOAD | LATEST_TIERED => Ok(UNKNOWN),
-        LATEST if settled => {
-            Ok(Answer { leader_epoch: partition.leader_epoch().0, ..at(end) })
-        }
+        LATEST if settled => Ok(Answer {
+            leader_epoch: partition.leader_epoch().0,
+            ..at(end)
+        }),
         _ if !settled => Err(if question.version >= OFFSET_NOT_AVAILABLE_VERSION {
             ErrorCode::OFFSET_NOT_AVAILABLE
         } else {
@@ -168,9 +184,10 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
                 partition.log.offset_for_timestamp(timestamp).await
             };
             match found {
-                Ok(Some(found)) if found.offset < end => {
-                    Ok(Answer { timestamp: found.timestamp, ..at(found.offset) })
-                }
+                Ok(Some(found)) if found.offset < end => Ok(Answer {
+                    timestamp: found.timestamp,
+                    ..at(found.offset)
+                }),
                 // A hit at or past the readable end is not told.
                 Ok(_) => Ok(UNKNOWN),
                 Err(error) => {

@@ -22,7 +22,10 @@ struct Size {
     lag: i64,
 }
 
-pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse {
+pub async fn handle(
+    context: Rc<Context>,
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse {
     let answers = context
         .shard
         .ask_all(|shard| -> LocalFuture<Vec<Size>> {
@@ -36,7 +39,8 @@ pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> De
                         partition: partition.id.index,
                         bytes: partition.log.size_bytes(),
                         // How far the high watermark is ahead of the log end: never, on a leader.
-                        lag: (partition.bounds().high_watermark.0 - partition.log.log_end().0).max(0),
+                        lag: (partition.bounds().high_watermark.0 - partition.log.log_end().0)
+                            .max(0),
                     })
                 })
                 .collect();
@@ -48,26 +52,36 @@ pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> De
             .into_iter()
             .flat_map(|topic| {
                 let name = topic.topic;
-                topic.partitions.into_iter().map(move |index| (name.clone(), index))
+                topic
+                    .partitions
+                    .into_iter()
+                    .map(move |index| (name.clone(), index))
             })
             .collect()
     });
-    let mut by_dir: BTreeMap<PathBuf, BTreeMap<Str, Vec<DescribeLogDirsPartition>>> = BTreeMap::new();
+    let mut by_dir: BTreeMap<PathBuf, BTreeMap<Str, Vec<DescribeLogDirsPartition>>> =
+        BTreeMap::new();
     for dir in &context.shard.node.config.log_dirs {
         by_dir.entry(dir.clone()).or_default();
     }
     for size in answers.into_iter().flatten().flatten() {
-        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&(size.topic.clone(), size.partition))) {
+        if wanted
+            .as_ref()
+            .is_some_and(|wanted| !wanted.contains(&(size.topic.clone(), size.partition)))
+        {
             continue;
         }
-        by_dir.entry(size.dir).or_default().entry(size.topic).or_default().push(
-            DescribeLogDirsPartition {
+        by_dir
+            .entry(size.dir)
+            .or_default()
+            .entry(size.topic)
+            .or_default()
+            .push(DescribeLogDirsPartition {
                 partition_index: size.partition,
                 partition_size: size.bytes as i64,
                 offset_lag: size.lag,
                 ..Default::default()
-            },
-        );
+            });
     }
     let mut results = Vec::with_capacity(by_dir.len());
     for (dir, topics) in by_dir {
@@ -76,7 +90,11 @@ pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> De
             .into_iter()
             .map(|(name, mut partitions)| {
                 partitions.sort_by_key(|partition| partition.partition_index);
-                DescribeLogDirsTopic { name, partitions, ..Default::default() }
+                DescribeLogDirsTopic {
+                    name,
+                    partitions,
+                    ..Default::default()
+                }
             })
             .collect();
         let (error, total, usable) = match space {
@@ -92,5 +110,8 @@ pub async fn handle(context: Rc<Context>, request: DescribeLogDirsRequest) -> De
             ..Default::default()
         });
     }
-    DescribeLogDirsResponse { results, ..Default::default() }
+    DescribeLogDirsResponse {
+        results,
+        ..Default::default()
+    }
 }

@@ -28,7 +28,9 @@ pub async fn handle(context: Rc<Context>, request: MetadataRequest) -> MetadataR
             for topic in asked {
                 let image = context.shard.image();
                 match &topic.name {
-                    Some(name) if context.version < TOPIC_ID_VERSION || topic.topic_id.is_zero() => {
+                    Some(name)
+                        if context.version < TOPIC_ID_VERSION || topic.topic_id.is_zero() =>
+                    {
                         if let Some(known) = image.topic_by_name(name) {
                             topics.push(describe(&image, known));
                         } else {
@@ -39,7 +41,9 @@ pub async fn handle(context: Rc<Context>, request: MetadataRequest) -> MetadataR
                     }
                     _ => match image.topic_by_id(topic.topic_id) {
                         Some(known) => topics.push(describe(&image, known)),
-                        None => topics.push(unknown(None, topic.topic_id, ErrorCode::UNKNOWN_TOPIC_ID)),
+                        None => {
+                            topics.push(unknown(None, topic.topic_id, ErrorCode::UNKNOWN_TOPIC_ID))
+                        }
                     },
                 }
             }
@@ -73,7 +77,9 @@ pub async fn handle(context: Rc<Context>, request: MetadataRequest) -> MetadataR
 /// will do; this one is at hand.
 pub(super) fn controller(context: &Context, image: &Image) -> i32 {
     let own = context.shard.node.node;
-    let alive = image.endpoints(&context.peer.listener).any(|(id, ..)| id == own);
+    let alive = image
+        .endpoints(&context.peer.listener)
+        .any(|(id, ..)| id == own);
     if alive { own.0 } else { -1 }
 }
 
@@ -133,7 +139,10 @@ fn describe(image: &Image, topic: &Topic) -> MetadataResponseTopic {
     let partitions = topic
         .partitions()
         .map(|(index, partition)| {
-            let offline = partition.replicas.iter().filter(|node| !image.is_alive(**node));
+            let offline = partition
+                .replicas
+                .iter()
+                .filter(|node| !image.is_alive(**node));
             let alive_leader = partition.leader.0 >= 0 && image.is_alive(partition.leader);
             MetadataResponsePartition {
                 error_code: if alive_leader {

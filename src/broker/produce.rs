@@ -66,7 +66,9 @@ pub async fn start(
             };
             for data in topic.partition_data {
                 let error = match known {
-                    None if context.version >= TOPIC_ID_VERSION => Some(ErrorCode::UNKNOWN_TOPIC_ID),
+                    None if context.version >= TOPIC_ID_VERSION => {
+                        Some(ErrorCode::UNKNOWN_TOPIC_ID)
+                    }
                     None => Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
                     Some(_) if !(-1..=1).contains(&acks) => Some(ErrorCode::INVALID_REQUIRED_ACKS),
                     Some(_) if is_internal(&name) && &*context.client_id != ADMIN_CLIENT => {
@@ -78,14 +80,24 @@ pub async fn start(
                     Some(_) => None,
                 };
                 let slot = slots.len();
-                slots.push(Slot { topic: at, index: data.index, produced: error.map(Produced::error) });
+                slots.push(Slot {
+                    topic: at,
+                    index: data.index,
+                    produced: error.map(Produced::error),
+                });
                 if error.is_none() {
-                    let partition = PartitionId { topic: id, index: data.index };
-                    by_owner.entry(shard.owner(partition)).or_default().push(AppendPart {
-                        slot,
-                        partition,
-                        records: data.records.map(|records| records.to_bytes()),
-                    });
+                    let partition = PartitionId {
+                        topic: id,
+                        index: data.index,
+                    };
+                    by_owner
+                        .entry(shard.owner(partition))
+                        .or_default()
+                        .push(AppendPart {
+                            slot,
+                            partition,
+                            records: data.records.map(|records| records.to_bytes()),
+                        });
                 }
             }
             topics.push(TopicSlot { name, id });
@@ -109,7 +121,9 @@ pub async fn start(
         context.complete();
         if acks == 0 {
             let failed = slots.iter().any(|slot| {
-                slot.produced.as_ref().is_some_and(|produced| produced.error != ErrorCode::NONE)
+                slot.produced
+                    .as_ref()
+                    .is_some_and(|produced| produced.error != ErrorCode::NONE)
             });
             return Reply::none(&context, failed, request_json);
         }
@@ -133,7 +147,9 @@ fn respond(context: &Context, topics: Vec<TopicSlot>, slots: Vec<Slot>) -> Produ
         });
     }
     for slot in slots {
-        let produced = slot.produced.unwrap_or_else(|| Produced::error(ErrorCode::UNKNOWN_SERVER_ERROR));
+        let produced = slot
+            .produced
+            .unwrap_or_else(|| Produced::error(ErrorCode::UNKNOWN_SERVER_ERROR));
         let mut answer = PartitionProduceResponse {
             index: slot.index,
             error_code: produced.error.0,
@@ -155,12 +171,17 @@ fn respond(context: &Context, topics: Vec<TopicSlot>, slots: Vec<Slot>) -> Produ
         if produced.error == ErrorCode::NOT_LEADER_OR_FOLLOWER && context.version >= HINT_VERSION {
             let topic = response.responses[slot.topic].topic_id;
             if let Some((leader, epoch)) = context.shard.image().leader(topic, slot.index) {
-                answer.current_leader =
-                    LeaderIdAndEpoch { leader_id: leader.0, leader_epoch: epoch.0, ..Default::default() };
+                answer.current_leader = LeaderIdAndEpoch {
+                    leader_id: leader.0,
+                    leader_epoch: epoch.0,
+                    ..Default::default()
+                };
                 lost_leader = true;
             }
         }
-        response.responses[slot.topic].partition_responses.push(answer);
+        response.responses[slot.topic]
+            .partition_responses
+            .push(answer);
     }
     if lost_leader {
         response.node_endpoints = context

@@ -26,9 +26,11 @@ pub async fn init(context: Rc<Context>, request: InitProducerIdRequest) -> InitP
         None => {}
     }
     match context.shard.next_producer_id().await {
-        Ok(producer_id) => {
-            InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() }
-        }
+        Ok(producer_id) => InitProducerIdResponse {
+            producer_id,
+            producer_epoch: 0,
+            ..Default::default()
+        },
         Err(error) => refused(error),
     }
 }
@@ -41,10 +43,17 @@ pub async fn describe(
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context.shard.image().topic_by_name(&topic.name).map(|known| known.id);
+        let known = context
+            .shard
+            .image()
+            .topic_by_name(&topic.name)
+            .map(|known| known.id);
         let mut answers = Vec::with_capacity(topic.partition_indexes.len());
         for index in topic.partition_indexes {
-            let mut answer = PartitionResponse { partition_index: index, ..Default::default() };
+            let mut answer = PartitionResponse {
+                partition_index: index,
+                ..Default::default()
+            };
             match known {
                 Some(id) => {
                     places.push((response.topics.len(), answers.len()));

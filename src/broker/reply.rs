@@ -34,23 +34,49 @@ impl Reply {
         response: &R,
         request: Option<serde_json::Value>,
     ) -> Result<Reply, EncodeError> {
-        let (bytes, version) = (Self::frame(context, response, context.version)?, context.version);
+        let (bytes, version) = (
+            Self::frame(context, response, context.version)?,
+            context.version,
+        );
         let logged = request.map(|request| {
-            Box::new(Logged { request, response: response.to_json(version) })
+            Box::new(Logged {
+                request,
+                response: response.to_json(version),
+            })
         });
         let size = bytes.iter().map(Bytes::len).sum();
-        Ok(Reply { bytes, size, close: false, context: context.clone(), logged })
+        Ok(Reply {
+            bytes,
+            size,
+            close: false,
+            context: context.clone(),
+            logged,
+        })
     }
 
     /// Encodes in another version than the request's: only for ApiVersions, whose requests of
     /// unknown versions are answered in version 0.
-    pub fn encode_as<R: Message>(context: &Rc<Context>, response: &R, version: i16) -> Result<Reply, EncodeError> {
+    pub fn encode_as<R: Message>(
+        context: &Rc<Context>,
+        response: &R,
+        version: i16,
+    ) -> Result<Reply, EncodeError> {
         let bytes = Self::frame(context, response, version)?;
         let size = bytes.iter().map(Bytes::len).sum();
-        Ok(Reply { bytes, size, close: false, context: context.clone(), logged: None })
+        Ok(Reply {
+            bytes,
+            size,
+            close: false,
+            context: context.clone(),
+            logged: None,
+        })
     }
 
-    fn frame<R: Message>(context: &Context, response: &R, version: i16) -> Result<Vec<Bytes>, EncodeError> {
+    fn frame<R: Message>(
+        context: &Context,
+        response: &R,
+        version: i16,
+    ) -> Result<Vec<Bytes>, EncodeError> {
         let mut writer = Writer::new();
         // The size goes here once it is known.
         writer.i32(0);
@@ -72,9 +98,19 @@ impl Reply {
 
     /// No answer at all (acks=0); closes the connection when the produce failed.
     pub fn none(context: &Rc<Context>, close: bool, request: Option<serde_json::Value>) -> Reply {
-        let logged = request
-            .map(|request| Box::new(Logged { request, response: serde_json::Value::from("") }));
-        Reply { bytes: Vec::new(), size: 0, close, context: context.clone(), logged }
+        let logged = request.map(|request| {
+            Box::new(Logged {
+                request,
+                response: serde_json::Value::from(""),
+            })
+        });
+        Reply {
+            bytes: Vec::new(),
+            size: 0,
+            close,
+            context: context.clone(),
+            logged,
+        }
     }
 
     /// The bytes to send; what is left knows only their size.
@@ -84,7 +120,10 @@ impl Reply {
 
     /// The bytes have left: `dequeued` is when their write began, `sent` when it ended.
     pub fn left(self, dequeued: Instant, sent: Instant) {
-        self.context.shard.metrics().on_reply(&self.context, self.size, dequeued, sent);
+        self.context
+            .shard
+            .metrics()
+            .on_reply(&self.context, self.size, dequeued, sent);
         if let Some(logged) = self.logged {
             request_log::write(&self.context, &logged, dequeued, sent);
         }

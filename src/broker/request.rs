@@ -27,8 +27,17 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(connection: u64, listener: Rc<str>, local: SocketAddr, remote: SocketAddr) -> Peer {
-        let unknown = ClientSoftware { name: "unknown".into(), version: "unknown".into() };
-        Peer { connection, listener, local, remote, software: RefCell::new(unknown) }
+        let unknown = ClientSoftware {
+            name: "unknown".into(),
+            version: "unknown".into(),
+        };
+        Peer {
+            connection,
+            listener,
+            local,
+            remote,
+            software: RefCell::new(unknown),
+        }
     }
 
     pub fn software(&self) -> ClientSoftware {
@@ -36,8 +45,10 @@ impl Peer {
     }
 
     pub fn set_software(&self, name: &str, version: &str) {
-        *self.software.borrow_mut() =
-            ClientSoftware { name: name.to_owned(), version: version.to_owned() };
+        *self.software.borrow_mut() = ClientSoftware {
+            name: name.to_owned(),
+            version: version.to_owned(),
+        };
     }
 
     /// Kafka's form of a client's host: a slash and the address.
@@ -62,7 +73,10 @@ impl Timeline {
     pub fn local_and_remote_ms(&self) -> (f64, f64) {
         let completed = self.completed.get();
         let parked = self.parked.get().unwrap_or(completed);
-        (ms_between(self.started, parked), ms_between(parked, completed))
+        (
+            ms_between(self.started, parked),
+            ms_between(parked, completed),
+        )
     }
 
     pub fn completed(&self) -> Instant {
@@ -104,7 +118,15 @@ impl Context {
             parked: Cell::new(None),
             completed: Cell::new(started),
         };
-        Rc::new(Context { shard, peer, key, version, correlation_id, client_id, timeline })
+        Rc::new(Context {
+            shard,
+            peer,
+            key,
+            version,
+            correlation_id,
+            client_id,
+            timeline,
+        })
     }
 
     /// From here on the request waits for others.

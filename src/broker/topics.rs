@@ -36,20 +36,26 @@ pub(super) async fn change<R: Send + 'static>(
     context.parked();
     let answered = shard
         .mesh()
-        .call_control(shard.control_place(), move |control| -> LocalFuture<Result<R, ErrorCode>> {
-            Box::pin(async move {
-                let config = control.controller.config.clone();
-                let decided = control.controller.change(|image| decide(image, &config)).await;
-                let answer = decided.map_err(|error| {
-                    tracing::error!(%error, "metadata could not be changed");
-                    ErrorCode::NOT_CONTROLLER
-                })?;
-                match crate::rt::timeout(timeout, control.applied()).await {
-                    Ok(()) => Ok(answer),
-                    Err(_) => Err(ErrorCode::REQUEST_TIMED_OUT),
-                }
-            })
-        })
+        .call_control(
+            shard.control_place(),
+            move |control| -> LocalFuture<Result<R, ErrorCode>> {
+                Box::pin(async move {
+                    let config = control.controller.config.clone();
+                    let decided = control
+                        .controller
+                        .change(|image| decide(image, &config))
+                        .await;
+                    let answer = decided.map_err(|error| {
+                        tracing::error!(%error, "metadata could not be changed");
+                        ErrorCode::NOT_CONTROLLER
+                    })?;
+                    match crate::rt::timeout(timeout, control.applied()).await {
+                        Ok(()) => Ok(answer),
+                        Err(_) => Err(ErrorCode::REQUEST_TIMED_OUT),
+                    }
+                })
+            },
+        )
         .await;
     answered.unwrap_or(Err(ErrorCode::NOT_CONTROLLER))
 }
@@ -60,7 +66,11 @@ fn millis(timeout_ms: i32) -> Duration {
 
 pub async fn create(context: Rc<Context>, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let timeout = millis(request.timeout_ms);
-    let names: Vec<Str> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    let names: Vec<Str> = request
+        .topics
+        .iter()
+        .map(|topic| topic.name.clone())
+        .collect();
     let decided = change(&context, timeout, move |image, config| {
         dice(|dice| topic_admin::create_topics(image, config, &request, dice))
     })
@@ -88,8 +98,14 @@ pub async fn delete(context: Rc<Context>, request: DeleteTopicsRequest) -> Delet
     })
     .await;
     decided.unwrap_or_else(|error| {
-        let by_name = asked.topic_names.into_iter().map(|name| (Some(name), Default::default()));
-        let by_id = asked.topics.into_iter().map(|topic| (topic.name, topic.topic_id));
+        let by_name = asked
+            .topic_names
+            .into_iter()
+            .map(|name| (Some(name), Default::default()));
+        let by_id = asked
+            .topics
+            .into_iter()
+            .map(|topic| (topic.name, topic.topic_id));
         DeleteTopicsResponse {
             responses: by_name
                 .chain(by_id)
@@ -110,7 +126,11 @@ pub async fn create_partitions(
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let timeout = millis(request.timeout_ms);
-    let names: Vec<Str> = request.topics.iter().map(|topic| topic.name.clone()).collect();
+    let names: Vec<Str> = request
+        .topics
+        .iter()
+        .map(|topic| topic.name.clone())
+        .collect();
     let decided = change(&context, timeout, move |image, _| {
         dice(|dice| topic_admin::create_partitions(image, &request, dice))
     })
@@ -146,7 +166,12 @@ pub(super) async fn create_automatically(context: &Rc<Context>, name: &Str) -> E
 pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -> ErrorCode {
     let config = &context.shard.node.config;
     // A cluster of one node cannot hold three replicas; Kafka would refuse, which helps nobody.
-    let alive = context.shard.image().brokers().filter(|broker| !broker.fenced).count();
+    let alive = context
+        .shard
+        .image()
+        .brokers()
+        .filter(|broker| !broker.fenced)
+        .count();
     let factor = (config.offsets_topic_replication_factor as usize).min(alive.max(1));
     let set = |name: &'static str, value: String| CreatableTopicConfig {
         name: Str::from_static(name),
@@ -160,7 +185,10 @@ pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -
         configs: vec![
             set("cleanup.policy", "compact".into()),
             set("compression.type", "producer".into()),
-            set("segment.bytes", config.offsets_topic_segment_bytes.to_string()),
+            set(
+                "segment.bytes",
+                config.offsets_topic_segment_bytes.to_string(),
+            ),
         ],
         ..Default::default()
     };
@@ -168,7 +196,10 @@ pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -
 }
 
 async fn create_one(context: &Rc<Context>, topic: CreatableTopic) -> ErrorCode {
-    let request = CreateTopicsRequest { topics: vec![topic], ..Default::default() };
+    let request = CreateTopicsRequest {
+        topics: vec![topic],
+        ..Default::default()
+    };
     let decided = change(context, OWN_CHANGE_TIMEOUT, move |image, config| {
         dice(|dice| topic_admin::create_topics(image, config, &request, dice))
     })
@@ -177,7 +208,9 @@ async fn create_one(context: &Rc<Context>, topic: CreatableTopic) -> ErrorCode {
         Ok(response) => response
             .topics
             .first()
-            .map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |result| ErrorCode(result.error_code)),
+            .map_or(ErrorCode::UNKNOWN_SERVER_ERROR, |result| {
+                ErrorCode(result.error_code)
+            }),
         Err(error) => error,
     }
 }

@@ -24,9 +24,15 @@ const STATES: [&str; 8] = [
 ];
 
 pub async fn list(_: Rc<Context>, request: ListTransactionsRequest) -> ListTransactionsResponse {
-    let unknown_state_filters =
-        request.state_filters.into_iter().filter(|state| !STATES.contains(&&**state)).collect();
-    ListTransactionsResponse { unknown_state_filters, ..Default::default() }
+    let unknown_state_filters = request
+        .state_filters
+        .into_iter()
+        .filter(|state| !STATES.contains(&&**state))
+        .collect();
+    ListTransactionsResponse {
+        unknown_state_filters,
+        ..Default::default()
+    }
 }
 
 pub async fn describe(
@@ -42,5 +48,8 @@ pub async fn describe(
             ..Default::default()
         })
         .collect();
-    DescribeTransactionsResponse { transaction_states, ..Default::default() }
+    DescribeTransactionsResponse {
+        transaction_states,
+        ..Default::default()
+    }
 }

@@ -7,7 +7,9 @@ use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
-#[command(after_help = "Example:\n  highwater serve --set listeners=PLAINTEXT://127.0.0.1:9092 --set log.dirs=/var/lib/highwater")]
+#[command(
+    after_help = "Example:\n  highwater serve --set listeners=PLAINTEXT://127.0.0.1:9092 --set log.dirs=/var/lib/highwater"
+)]
 pub struct Serve {
     /// A property file with Kafka's names.
     #[arg(long, value_name = "FILE")]
@@ -21,8 +23,10 @@ impl Serve {
     pub fn run(self) -> Result<(), Failure> {
         let config = BrokerConfig::load(self.config.as_deref(), &self.set)?;
         server::run(config, |endpoints| {
-            let endpoints: Vec<String> =
-                endpoints.iter().map(|(name, address)| format!("{name}={address}")).collect();
+            let endpoints: Vec<String> = endpoints
+                .iter()
+                .map(|(name, address)| format!("{name}={address}"))
+                .collect();
             println!("ready {}", endpoints.join(" "));
         })?;
         Ok(())

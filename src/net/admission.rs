@@ -44,7 +44,10 @@ pub struct Admitted {
 
 impl Admission {
     pub fn new(limits: ConnectionLimits) -> Arc<Admission> {
-        Arc::new(Admission { limits, counts: Mutex::new(Counts::default()) })
+        Arc::new(Admission {
+            limits,
+            counts: Mutex::new(Counts::default()),
+        })
     }
 
     /// Counts a connection from `ip` in, or says which limit it would break.
@@ -69,18 +72,28 @@ impl Admission {
         }
         *from_ip += 1;
         counts.total += 1;
-        Ok(Admitted { admission: self.clone(), ip })
+        Ok(Admitted {
+            admission: self.clone(),
+            ip,
+        })
     }
 
     /// Connections open now.
     pub fn open(&self) -> usize {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner).total
+        self.counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .total
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut counts = self.admission.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self
+            .admission
+            .counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         counts.total -= 1;
         if let Some(from_ip) = counts.by_ip.get_mut(&self.ip) {
             *from_ip -= 1;
@@ -100,7 +113,11 @@ mod tests {
     const AWAY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
     fn admission(total: usize, per_ip: usize, overrides: Vec<(IpAddr, usize)>) -> Arc<Admission> {
-        Admission::new(ConnectionLimits { total, per_ip, overrides })
+        Admission::new(ConnectionLimits {
+            total,
+            per_ip,
+            overrides,
+        })
     }
 
     #[test]

@@ -8,13 +8,13 @@
 
 use super::admission::Admitted;
 use super::frame::{Frame, FrameError, FrameReader};
-use crate::shard::connections::Life;
 use crate::broker::{self, Peer, Reply, Started};
-use crate::rt::net::{Stream, WriteHalf};
-use crate::shard::budget::Charge;
-use crate::rt::sync::queue;
 use crate::rt;
+use crate::rt::net::{Stream, WriteHalf};
+use crate::rt::sync::queue;
 use crate::shard::Shard;
+use crate::shard::budget::Charge;
+use crate::shard::connections::Life;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -51,7 +51,11 @@ pub async fn serve(
     let (read_half, write_half) = stream.split();
     let (answers, due) = queue::bounded::<Answer>(settings.max_in_flight);
     let life = shard.connections().open();
-    let frames = FrameReader::new(read_half, settings.request_max_bytes, shard.budget().clone());
+    let frames = FrameReader::new(
+        read_half,
+        settings.request_max_bytes,
+        shard.budget().clone(),
+    );
     let writer = rt::spawn(write_answers(write_half, due, life.clone(), peer.clone()));
     let end = read_requests(&shard, frames, &peer, &life, answers).await;
     match end {
@@ -126,7 +130,10 @@ async fn write_answers(
         // Whatever else is ready leaves in the same system call.
         while batch.len() < MAX_ANSWERS_PER_WRITE {
             match due.try_recv() {
-                Some(Answer { reply: Coming::Now(reply), charge }) => batch.push((reply, charge)),
+                Some(Answer {
+                    reply: Coming::Now(reply),
+                    charge,
+                }) => batch.push((reply, charge)),
                 Some(waiting) => {
                     next = Some(waiting);
                     break;

@@ -2,8 +2,8 @@
 //! Owns the connection's read buffer; never allocates for a frame before its size has passed the
 //! limit and the shard has room for one more request.
 
-use crate::shard::budget::{Budget, Charge};
 use crate::rt::net::ReadHalf;
+use crate::shard::budget::{Budget, Charge};
 use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::rc::Rc;
@@ -48,7 +48,12 @@ pub struct FrameReader {
 impl FrameReader {
     /// `limit` is `socket.request.max.bytes`; `budget` is the shard's request memory in bytes.
     pub fn new(socket: ReadHalf, limit: usize, budget: Rc<Budget>) -> FrameReader {
-        FrameReader { socket, buffer: BytesMut::new(), limit, budget }
+        FrameReader {
+            socket,
+            buffer: BytesMut::new(),
+            limit,
+            budget,
+        }
     }
 
     /// The next frame, waiting for its bytes and for memory. Dropping the future between frames
@@ -83,19 +88,30 @@ impl FrameReader {
         };
         match usize::try_from(size) {
             Ok(size) if size <= self.limit => Ok(size),
-            _ => Err(FrameError::Size { size, limit: self.limit }),
+            _ => Err(FrameError::Size {
+                size,
+                limit: self.limit,
+            }),
         }
     }
 
     /// Reads until `want` bytes are in the buffer, charging those of the frame as they arrive.
-    async fn fill(&mut self, want: usize, mut charge: Option<&mut Charge>) -> Result<(), FrameError> {
+    async fn fill(
+        &mut self,
+        want: usize,
+        mut charge: Option<&mut Charge>,
+    ) -> Result<(), FrameError> {
         while self.buffer.len() < want {
             let missing = want - self.buffer.len();
             // The exact rest of a large frame, so that the frame ends its allocation and the
             // record batch in it is not tied to a neighbour; a chunk while frames are small.
             // Untouched pages of a large reservation are not resident: a peer that announces much
             // and sends little costs address space, not memory.
-            self.buffer.reserve(if missing > READ_CHUNK { missing } else { READ_CHUNK });
+            self.buffer.reserve(if missing > READ_CHUNK {
+                missing
+            } else {
+                READ_CHUNK
+            });
             let read = self.socket.read(&mut self.buffer).await?;
             if let Some(charge) = charge.as_deref_mut() {
                 charge.grow(read.min(missing) as u64);

@@ -44,8 +44,19 @@ pub async fn run(
         };
         match admission.admit(remote.ip()) {
             Ok(place) => {
-                let peer = Rc::new(Peer::new(shard.connections().next_id(), name.clone(), local, remote));
-                rt::spawn(connection::serve(shard.clone(), stream, peer, settings, place));
+                let peer = Rc::new(Peer::new(
+                    shard.connections().next_id(),
+                    name.clone(),
+                    local,
+                    remote,
+                ));
+                rt::spawn(connection::serve(
+                    shard.clone(),
+                    stream,
+                    peer,
+                    settings,
+                    place,
+                ));
             }
             Err(refused) => {
                 tracing::warn!(listener = %name, %remote, %refused, "connection refused");

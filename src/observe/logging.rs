@@ -16,16 +16,28 @@ pub enum Format {
 /// Starts logging. `level` is for everything, the environment's `HIGHWATER_LOG` may add targets
 /// (`target=level,...`); the request log has its own switch because it is a product of its own.
 pub fn start(format: Format, level: Level, request_log: bool) {
-    let mut targets = Targets::new().with_default(level).with_target(crate::rt::LOG_TARGET, Level::WARN);
+    let mut targets = Targets::new()
+        .with_default(level)
+        .with_target(crate::rt::LOG_TARGET, Level::WARN);
     let extra = std::env::var("HIGHWATER_LOG").unwrap_or_default();
     match extra.parse::<Targets>() {
-        Ok(more) => targets = targets.with_targets(more.iter().map(|(name, level)| (name.to_owned(), level))),
+        Ok(more) => {
+            targets =
+                targets.with_targets(more.iter().map(|(name, level)| (name.to_owned(), level)))
+        }
         Err(error) => eprintln!("HIGHWATER_LOG is ignored: {error}"),
     }
-    let request_level = if request_log { Some(Level::DEBUG) } else { None };
+    let request_level = if request_log {
+        Some(Level::DEBUG)
+    } else {
+        None
+    };
     targets = match request_level {
         Some(level) => targets.with_target(super::request_log::TARGET, level),
-        None => targets.with_target(super::request_log::TARGET, tracing::level_filters::LevelFilter::OFF),
+        None => targets.with_target(
+            super::request_log::TARGET,
+            tracing::level_filters::LevelFilter::OFF,
+        ),
     };
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
@@ -33,5 +45,7 @@ pub fn start(format: Format, level: Level, request_log: bool) {
         Format::Json => lines.json().boxed(),
     };
     // A second call (several brokers in one test process) keeps the first set-up.
-    let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(lines.with_filter(targets))
+        .try_init();
 }

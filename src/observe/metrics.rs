@@ -63,7 +63,11 @@ pub struct Families {
 }
 
 fn stage_histogram() -> Histogram {
-    Histogram::new(exponential_buckets(FIRST_BUCKET_SECONDS, 2.0, STAGE_BUCKETS))
+    Histogram::new(exponential_buckets(
+        FIRST_BUCKET_SECONDS,
+        2.0,
+        STAGE_BUCKETS,
+    ))
 }
 
 impl Families {
@@ -90,20 +94,77 @@ impl Families {
         };
         let f = &families;
         registry.register("requests", "Requests received", f.requests.clone());
-        registry.register_with_unit("request_size", "Sizes of requests, summed", Unit::Bytes, f.request_bytes.clone());
-        registry.register_with_unit("response_size", "Sizes of answers, summed", Unit::Bytes, f.response_bytes.clone());
-        registry.register_with_unit("request_stage", "Time of requests in each stage", Unit::Seconds, f.stages.clone());
-        registry.register("connections", "Open client connections", f.connections.clone());
-        registry.register("purgatory_produce", "Produce requests waiting", f.purgatory_produce.clone());
-        registry.register("purgatory_fetch", "Fetch requests waiting", f.purgatory_fetch.clone());
-        registry.register_with_unit("request_memory", "Memory held by requests", Unit::Bytes, f.request_memory.clone());
-        registry.register("lane_calls", "Calls to other shards waiting for their answer", f.lane_calls.clone());
-        registry.register("fetch_sessions", "Incremental fetch sessions", f.fetch_sessions.clone());
-        registry.register("partitions", "Partitions with a replica on the shard", f.partitions.clone());
-        registry.register("log_end_offset", "Next offset to be written", f.log_end.clone());
+        registry.register_with_unit(
+            "request_size",
+            "Sizes of requests, summed",
+            Unit::Bytes,
+            f.request_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "response_size",
+            "Sizes of answers, summed",
+            Unit::Bytes,
+            f.response_bytes.clone(),
+        );
+        registry.register_with_unit(
+            "request_stage",
+            "Time of requests in each stage",
+            Unit::Seconds,
+            f.stages.clone(),
+        );
+        registry.register(
+            "connections",
+            "Open client connections",
+            f.connections.clone(),
+        );
+        registry.register(
+            "purgatory_produce",
+            "Produce requests waiting",
+            f.purgatory_produce.clone(),
+        );
+        registry.register(
+            "purgatory_fetch",
+            "Fetch requests waiting",
+            f.purgatory_fetch.clone(),
+        );
+        registry.register_with_unit(
+            "request_memory",
+            "Memory held by requests",
+            Unit::Bytes,
+            f.request_memory.clone(),
+        );
+        registry.register(
+            "lane_calls",
+            "Calls to other shards waiting for their answer",
+            f.lane_calls.clone(),
+        );
+        registry.register(
+            "fetch_sessions",
+            "Incremental fetch sessions",
+            f.fetch_sessions.clone(),
+        );
+        registry.register(
+            "partitions",
+            "Partitions with a replica on the shard",
+            f.partitions.clone(),
+        );
+        registry.register(
+            "log_end_offset",
+            "Next offset to be written",
+            f.log_end.clone(),
+        );
         registry.register("log_start_offset", "First offset kept", f.log_start.clone());
-        registry.register("high_watermark", "First offset that is not committed", f.high_watermark.clone());
-        registry.register_with_unit("log_size", "Bytes in the partition's segments", Unit::Bytes, f.log_size.clone());
+        registry.register(
+            "high_watermark",
+            "First offset that is not committed",
+            f.high_watermark.clone(),
+        );
+        registry.register_with_unit(
+            "log_size",
+            "Bytes in the partition's segments",
+            Unit::Bytes,
+            f.log_size.clone(),
+        );
         families.registry = Arc::new(registry);
         families
     }
@@ -145,7 +206,11 @@ pub struct ShardMetrics {
 
 impl ShardMetrics {
     pub fn new(shard: usize, families: Option<Families>) -> ShardMetrics {
-        ShardMetrics { shard: shard as u32, families, apis: RefCell::new(Vec::new()) }
+        ShardMetrics {
+            shard: shard as u32,
+            families,
+            apis: RefCell::new(Vec::new()),
+        }
     }
 
     pub fn families(&self) -> Option<&Families> {
@@ -171,17 +236,25 @@ impl ShardMetrics {
             let (local, remote) = timeline.local_and_remote_ms();
             let seconds = |ms: f64| ms / 1000.0;
             handles.response_bytes.inc_by(size as u64);
-            handles.queue.observe(seconds(ms_between(timeline.received, timeline.started)));
+            handles
+                .queue
+                .observe(seconds(ms_between(timeline.received, timeline.started)));
             handles.local.observe(seconds(local));
             handles.remote.observe(seconds(remote));
-            handles.response_queue.observe(seconds(ms_between(timeline.completed(), dequeued)));
+            handles
+                .response_queue
+                .observe(seconds(ms_between(timeline.completed(), dequeued)));
             handles.send.observe(seconds(ms_between(dequeued, sent)));
-            handles.total.observe(seconds(ms_between(timeline.received, sent)));
+            handles
+                .total
+                .observe(seconds(ms_between(timeline.received, sent)));
         });
     }
 
     fn with(&self, key: ApiKey, count: impl FnOnce(&ApiHandles)) {
-        let Some(families) = &self.families else { return };
+        let Some(families) = &self.families else {
+            return;
+        };
         let mut apis = self.apis.borrow_mut();
         let index = key.0.max(0) as usize;
         if apis.len() <= index {
@@ -192,9 +265,16 @@ impl ShardMetrics {
     }
 
     fn handles(&self, families: &Families, key: ApiKey) -> ApiHandles {
-        let api = ApiLabels { shard: self.shard, api: key.name() };
+        let api = ApiLabels {
+            shard: self.shard,
+            api: key.name(),
+        };
         let stage = |stage| {
-            let labels = StageLabels { shard: self.shard, api: key.name(), stage };
+            let labels = StageLabels {
+                shard: self.shard,
+                api: key.name(),
+                stage,
+            };
             families.stages.get_or_create(&labels).clone()
         };
         ApiHandles {

@@ -38,14 +38,34 @@ fn distance(random: &mut fastrand::Rng) -> u64 {
 
 #[test]
 fn a_timer_never_fires_early_and_fires_at_its_tick() {
-    for deadline in [0, 1, 63, 64, 65, 4095, 4096, 4097, 262_143, 262_144, 1 << 30] {
+    for deadline in [
+        0,
+        1,
+        63,
+        64,
+        65,
+        4095,
+        4096,
+        4097,
+        262_143,
+        262_144,
+        1 << 30,
+    ] {
         for start in [0, 1, 63, 64, 1000, 4095] {
             let mut wheel = TimerWheel::new(at(start));
             wheel.insert(at(start + deadline), 7).unwrap();
             if deadline > 0 {
-                assert_eq!(fired(&mut wheel, start + deadline - 1), Vec::<u32>::new(), "{start}+{deadline}");
+                assert_eq!(
+                    fired(&mut wheel, start + deadline - 1),
+                    Vec::<u32>::new(),
+                    "{start}+{deadline}"
+                );
             }
-            assert_eq!(fired(&mut wheel, start + deadline), [7], "{start}+{deadline}");
+            assert_eq!(
+                fired(&mut wheel, start + deadline),
+                [7],
+                "{start}+{deadline}"
+            );
             assert!(wheel.is_empty());
         }
     }
@@ -68,7 +88,9 @@ fn past_and_impossible_deadlines_are_kept_in_reach() {
     assert_eq!(fired(&mut wheel, 1000), [1]);
     assert_eq!(fired(&mut wheel, 1 << 41), Vec::<u32>::new());
     assert_eq!(wheel.len(), 1);
-    wheel.advance(Instant(u64::MAX), &mut |_| panic!("it is due a fraction of a tick later"));
+    wheel.advance(Instant(u64::MAX), &mut |_| {
+        panic!("it is due a fraction of a tick later")
+    });
     assert_eq!(wheel.next_deadline(), Some(Instant(u64::MAX)));
 }
 
@@ -103,7 +125,11 @@ fn the_wheel_fires_what_a_sorted_list_fires() {
                 }
                 _ => {
                     now += distance(&mut random) / 2;
-                    let mut due: Vec<_> = model.iter().filter(|t| t.0 <= now).map(|t| (t.0, t.1)).collect();
+                    let mut due: Vec<_> = model
+                        .iter()
+                        .filter(|t| t.0 <= now)
+                        .map(|t| (t.0, t.1))
+                        .collect();
                     due.sort_unstable();
                     model.retain(|t| t.0 > now);
                     let due: Vec<u32> = due.into_iter().map(|(_, value)| value).collect();
@@ -155,7 +181,9 @@ struct Op {
 #[test]
 fn an_operation_under_several_keys_completes_once_and_leaves_every_list() {
     let mut purgatory = Purgatory::new(at(0));
-    purgatory.watch(Op { name: 1, left: 1 }, &[1, 2, 2], at(100)).unwrap();
+    purgatory
+        .watch(Op { name: 1, left: 1 }, &[1, 2, 2], at(100))
+        .unwrap();
     assert_eq!(purgatory.watched(), 3);
     assert_eq!(purgatory.check(&2, |op| op.left == 0), vec![]);
     let done = purgatory.check(&2, |_| true);
@@ -169,7 +197,9 @@ fn an_operation_under_several_keys_completes_once_and_leaves_every_list() {
 #[test]
 fn an_expired_operation_is_not_completed_again() {
     let mut purgatory = Purgatory::new(at(0));
-    let id = purgatory.watch(Op { name: 1, left: 1 }, &[1], at(10)).unwrap();
+    let id = purgatory
+        .watch(Op { name: 1, left: 1 }, &[1], at(10))
+        .unwrap();
     assert_eq!(purgatory.next_deadline(), Some(at(10)));
     assert_eq!(purgatory.expire(at(9)).len(), 0);
     assert_eq!(purgatory.expire(at(10)).len(), 1);
@@ -189,7 +219,10 @@ fn the_purgatory_completes_what_a_list_completes() {
                 0..=3 => {
                     let keys: Vec<u8> = (0..random.usize(1..4)).map(|_| random.u8(..5)).collect();
                     let deadline = now + random.u64(..500);
-                    let op = Op { name: step, left: random.u32(1..4) };
+                    let op = Op {
+                        name: step,
+                        left: random.u32(1..4),
+                    };
                     let id = purgatory.watch(op.clone(), &keys, at(deadline)).unwrap();
                     model.push((op, keys, deadline, id));
                 }
@@ -222,16 +255,25 @@ fn the_purgatory_completes_what_a_list_completes() {
                 }
                 _ => {
                     now += random.u64(..200);
-                    let mut due: Vec<_> = model.iter().filter(|m| m.2 <= now).map(|m| (m.2, m.0.name)).collect();
+                    let mut due: Vec<_> = model
+                        .iter()
+                        .filter(|m| m.2 <= now)
+                        .map(|m| (m.2, m.0.name))
+                        .collect();
                     due.sort_unstable();
                     model.retain(|m| m.2 > now);
-                    let expired: Vec<u32> = purgatory.expire(at(now)).iter().map(|op| op.name).collect();
+                    let expired: Vec<u32> =
+                        purgatory.expire(at(now)).iter().map(|op| op.name).collect();
                     let due: Vec<u32> = due.into_iter().map(|(_, name)| name).collect();
                     assert_eq!(expired, due, "seed {seed} step {step}");
                 }
             }
             let places: usize = model.iter().map(|m| m.1.len()).sum();
-            assert_eq!((purgatory.len(), purgatory.watched()), (model.len(), places), "seed {seed} step {step}");
+            assert_eq!(
+                (purgatory.len(), purgatory.watched()),
+                (model.len(), places),
+                "seed {seed} step {step}"
+            );
         }
     }
 }
@@ -240,7 +282,9 @@ fn the_purgatory_completes_what_a_list_completes() {
 fn a_long_jump_does_not_walk_the_empty_slots() {
     let mut wheel = TimerWheel::new(at(0));
     for n in 0..1000 {
-        wheel.insert(at(1 << 38) + Duration::from_millis(n), n as u32).unwrap();
+        wheel
+            .insert(at(1 << 38) + Duration::from_millis(n), n as u32)
+            .unwrap();
     }
     assert_eq!(fired(&mut wheel, (1 << 38) + 500).len(), 501);
     assert_eq!(fired(&mut wheel, 1 << 39).len(), 499);

@@ -91,9 +91,16 @@ impl<K: Copy + Eq + Hash, O> Purgatory<K, O> {
         let generation = self.generation;
         let vacant = self.operations.vacant_entry();
         let index = vacant.key() as u32;
-        let Ok(timer) = self.wheel.insert(deadline, index) else { return Err(operation) };
+        let Ok(timer) = self.wheel.insert(deadline, index) else {
+            return Err(operation);
+        };
         let entries = SmallVec::with_capacity(keys.len());
-        vacant.insert(Waiting { operation, generation, timer, entries });
+        vacant.insert(Waiting {
+            operation,
+            generation,
+            timer,
+            entries,
+        });
         for key in keys {
             let entry = self.link(*key, index);
             self.operations[index as usize].entries.push(entry);
@@ -105,7 +112,9 @@ impl<K: Copy + Eq + Hash, O> Purgatory<K, O> {
     /// now; those that are leave and are returned.
     pub fn check(&mut self, key: &K, mut is_satisfied: impl FnMut(&mut O) -> bool) -> Vec<O> {
         let mut completed = Vec::new();
-        let Some(list) = self.lists.get(key) else { return completed };
+        let Some(list) = self.lists.get(key) else {
+            return completed;
+        };
         let mut at = list.first;
         while at != NONE {
             let entry = &self.entries[at as usize];
@@ -138,8 +147,11 @@ impl<K: Copy + Eq + Hash, O> Purgatory<K, O> {
     /// The operations whose time is up at `now`, earliest deadline first.
     pub fn expire(&mut self, now: Instant) -> Vec<O> {
         let mut due = Vec::new();
-        self.wheel.advance(now, &mut |operation| due.push(operation));
-        due.into_iter().map(|operation| self.remove(operation).operation).collect()
+        self.wheel
+            .advance(now, &mut |operation| due.push(operation));
+        due.into_iter()
+            .map(|operation| self.remove(operation).operation)
+            .collect()
     }
 
     /// When [`Purgatory::expire`] is wanted next; never later than the next deadline.
@@ -148,9 +160,17 @@ impl<K: Copy + Eq + Hash, O> Purgatory<K, O> {
     }
 
     fn link(&mut self, key: K, operation: u32) -> u32 {
-        let list = self.lists.entry(key).or_insert(List { first: NONE, last: NONE });
+        let list = self.lists.entry(key).or_insert(List {
+            first: NONE,
+            last: NONE,
+        });
         let before = list.last;
-        let entry = self.entries.insert(Entry { key, operation, before, after: NONE }) as u32;
+        let entry = self.entries.insert(Entry {
+            key,
+            operation,
+            before,
+            after: NONE,
+        }) as u32;
         list.last = entry;
         match before {
             NONE => list.first = entry,
@@ -162,7 +182,9 @@ impl<K: Copy + Eq + Hash, O> Purgatory<K, O> {
     fn remove(&mut self, operation: u32) -> Waiting<O> {
         let waiting = self.operations.remove(operation as usize);
         for entry in &waiting.entries {
-            let Entry { key, before, after, .. } = self.entries.remove(*entry as usize);
+            let Entry {
+                key, before, after, ..
+            } = self.entries.remove(*entry as usize);
             match before {
                 NONE => {}
                 before => self.entries[before as usize].after = after,

@@ -45,7 +45,10 @@ struct List {
     last: u32,
 }
 
-const EMPTY: List = List { first: NONE, last: NONE };
+const EMPTY: List = List {
+    first: NONE,
+    last: NONE,
+};
 
 struct Level {
     occupied: u64,
@@ -64,7 +67,10 @@ pub struct TimerWheel<T> {
 impl<T> TimerWheel<T> {
     /// An empty wheel that begins at `now`.
     pub fn new(now: Instant) -> TimerWheel<T> {
-        let level = || Level { occupied: 0, slots: [EMPTY; SLOTS] };
+        let level = || Level {
+            occupied: 0,
+            slots: [EMPTY; SLOTS],
+        };
         TimerWheel {
             timers: Slab::new(),
             levels: Box::new(std::array::from_fn(|_| level())),
@@ -91,7 +97,13 @@ impl<T> TimerWheel<T> {
         let tick = deadline.as_nanos().div_ceil(TICK_NS).max(self.now);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let timer = Timer { tick, generation, before: NONE, after: NONE, value };
+        let timer = Timer {
+            tick,
+            generation,
+            before: NONE,
+            after: NONE,
+            value,
+        };
         let index = self.timers.insert(timer) as u32;
         self.link(index, tick);
         Ok(TimerId { index, generation })
@@ -146,9 +158,16 @@ impl<T> TimerWheel<T> {
     /// Where a tick belongs, seen from now.
     fn place(&self, tick: u64) -> (usize, usize) {
         let differs = tick ^ self.now;
-        let level = if differs == 0 { 0 } else { (63 - differs.leading_zeros()) / SLOT_BITS };
+        let level = if differs == 0 {
+            0
+        } else {
+            (63 - differs.leading_zeros()) / SLOT_BITS
+        };
         let level = level as usize;
-        (level, (tick >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1))
+        (
+            level,
+            (tick >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1),
+        )
     }
 
     fn link(&mut self, index: u32, tick: u64) {
@@ -195,7 +214,11 @@ impl<T> TimerWheel<T> {
             // The digits above are those of now; the lower ones are zero where a slot begins.
             let above = self.now >> shift >> SLOT_BITS << SLOT_BITS;
             let start = (above | u64::from(slot)) << shift;
-            debug_assert!(start >= self.now, "a slot was passed: {start} < {}", self.now);
+            debug_assert!(
+                start >= self.now,
+                "a slot was passed: {start} < {}",
+                self.now
+            );
             Some((level, slot as usize, start))
         })
     }

@@ -43,7 +43,9 @@ impl DelayedProduce {
         let mut all = true;
         for part in &mut self.parts {
             if part.outcome.is_none() {
-                part.outcome = part.partition.produce_outcome(need, part.epoch, part.required);
+                part.outcome = part
+                    .partition
+                    .produce_outcome(need, part.epoch, part.required);
             }
             all &= part.outcome.is_some();
         }
@@ -55,7 +57,12 @@ impl DelayedProduce {
         let outcomes = self
             .parts
             .iter()
-            .map(|part| (part.slot, part.outcome.unwrap_or(ErrorCode::REQUEST_TIMED_OUT)))
+            .map(|part| {
+                (
+                    part.slot,
+                    part.outcome.unwrap_or(ErrorCode::REQUEST_TIMED_OUT),
+                )
+            })
             .collect();
         if let Some(done) = self.done.take() {
             // The connection may have closed meanwhile; the records stay.
@@ -97,7 +104,10 @@ impl DelayedFetch {
     pub fn is_satisfied(&mut self) -> bool {
         let mut readable = 0;
         for part in &self.parts {
-            match part.partition.readable_bytes(self.isolation, part.epoch, part.from) {
+            match part
+                .partition
+                .readable_bytes(self.isolation, part.epoch, part.from)
+            {
                 None => return true,
                 Some(bytes) => readable += bytes.min(part.max_bytes),
             }

@@ -37,7 +37,15 @@ impl Leader {
             high_watermark <= epoch_start,
             "high watermark {high_watermark} beyond the log end {epoch_start} at the start of {epoch:?}"
         );
-        Leader { epoch, epoch_start, local, replicas, in_sync, min_in_sync, high_watermark }
+        Leader {
+            epoch,
+            epoch_start,
+            local,
+            replicas,
+            in_sync,
+            min_in_sync,
+            high_watermark,
+        }
     }
 
     pub fn epoch(&self) -> LeaderEpoch {
@@ -77,7 +85,12 @@ impl Leader {
 
     /// The leader's own log has moved: `counted` is the end of what its durability row counts,
     /// `log_start` the first offset kept. Returns the new high watermark if it moved.
-    pub fn on_local_progress(&mut self, log_start: Offset, counted: Offset, log_end: Offset) -> Option<Offset> {
+    pub fn on_local_progress(
+        &mut self,
+        log_start: Offset,
+        counted: Offset,
+        log_end: Offset,
+    ) -> Option<Offset> {
         assert!(
             log_start <= log_end && counted <= log_end,
             "log start {log_start}, counted {counted}, log end {log_end} are out of order"
@@ -89,7 +102,10 @@ impl Leader {
             self.high_watermark
         };
         let next = committed.max(log_start).max(self.high_watermark);
-        assert!(next <= log_end, "high watermark {next} beyond the log end {log_end}");
+        assert!(
+            next <= log_end,
+            "high watermark {next} beyond the log end {log_end}"
+        );
         if next > self.high_watermark {
             self.high_watermark = next;
             Some(next)
@@ -119,7 +135,10 @@ mod tests {
     fn latest_is_unknown_until_the_epoch_start_is_committed() {
         let mut leader = leader(&[1], 1);
         assert!(!leader.is_latest_known());
-        assert_eq!(leader.on_local_progress(Offset(0), Offset(10), Offset(12)), Some(Offset(10)));
+        assert_eq!(
+            leader.on_local_progress(Offset(0), Offset(10), Offset(12)),
+            Some(Offset(10))
+        );
         assert!(leader.is_latest_known());
     }
 
@@ -127,21 +146,33 @@ mod tests {
     fn high_watermark_stands_still_below_the_minimum() {
         let mut leader = leader(&[1], 2);
         assert!(!leader.has_enough_in_sync());
-        assert_eq!(leader.on_local_progress(Offset(0), Offset(12), Offset(12)), None);
+        assert_eq!(
+            leader.on_local_progress(Offset(0), Offset(12), Offset(12)),
+            None
+        );
         assert_eq!(leader.high_watermark(), Offset(5));
     }
 
     #[test]
     fn high_watermark_never_counts_what_is_not_durable_yet() {
         let mut leader = leader(&[1], 1);
-        assert_eq!(leader.on_local_progress(Offset(0), Offset(7), Offset(12)), Some(Offset(7)));
-        assert_eq!(leader.on_local_progress(Offset(0), Offset(6), Offset(12)), None);
+        assert_eq!(
+            leader.on_local_progress(Offset(0), Offset(7), Offset(12)),
+            Some(Offset(7))
+        );
+        assert_eq!(
+            leader.on_local_progress(Offset(0), Offset(6), Offset(12)),
+            None
+        );
         assert_eq!(leader.high_watermark(), Offset(7));
     }
 
     #[test]
     fn deleting_records_carries_the_high_watermark_along() {
         let mut leader = leader(&[1], 2);
-        assert_eq!(leader.on_local_progress(Offset(8), Offset(12), Offset(12)), Some(Offset(8)));
+        assert_eq!(
+            leader.on_local_progress(Offset(8), Offset(12), Offset(12)),
+            Some(Offset(8))
+        );
     }
 }

@@ -89,15 +89,24 @@ pub enum Opened {
     /// Outside a session: the request's own partitions, a full answer.
     Sessionless(Vec<SessionPart>),
     /// A new session (or 0 when the cache is full): a full answer.
-    Full { session: i32, parts: Vec<SessionPart> },
+    Full {
+        session: i32,
+        parts: Vec<SessionPart>,
+    },
     /// The session's partitions after the request's changes; only news is answered.
-    Incremental { session: i32, parts: Vec<SessionPart> },
+    Incremental {
+        session: i32,
+        parts: Vec<SessionPart>,
+    },
 }
 
 impl Sessions {
     /// `slots`: this shard's share of `max.incremental.fetch.session.cache.slots`.
     pub fn new(slots: usize) -> Sessions {
-        Sessions { slots, by_id: AHashMap::new() }
+        Sessions {
+            slots,
+            by_id: AHashMap::new(),
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -134,22 +143,44 @@ impl Sessions {
                 return Ok(Opened::Sessionless(named));
             }
             if named.is_empty() {
-                return Ok(Opened::Full { session: 0, parts: named });
+                return Ok(Opened::Full {
+                    session: 0,
+                    parts: named,
+                });
             }
             if !self.make_room(named.len(), privileged, now) {
-                return Ok(Opened::Full { session: 0, parts: named });
+                return Ok(Opened::Full {
+                    session: 0,
+                    parts: named,
+                });
             }
             let session = std::iter::repeat_with(&mut fresh_id)
                 .find(|id| *id > 0 && !self.by_id.contains_key(id))
                 .unwrap_or(0);
-            let parts = named.iter().map(|part| (part.key.clone(), part.clone())).collect();
+            let parts = named
+                .iter()
+                .map(|part| (part.key.clone(), part.clone()))
+                .collect();
             self.by_id.insert(
                 session,
-                Session { epoch: 1, uses_ids, privileged, parts, created: now, used: now },
+                Session {
+                    epoch: 1,
+                    uses_ids,
+                    privileged,
+                    parts,
+                    created: now,
+                    used: now,
+                },
             );
-            return Ok(Opened::Full { session, parts: named });
+            return Ok(Opened::Full {
+                session,
+                parts: named,
+            });
         }
-        let session = self.by_id.get_mut(&id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
+        let session = self
+            .by_id
+            .get_mut(&id)
+            .ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         if session.uses_ids != uses_ids {
             return Err(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR);
         }
@@ -161,7 +192,8 @@ impl Sessions {
         for part in named {
             match session.parts.get_mut(&part.key) {
                 Some(known) => {
-                    let (high_watermark, log_start) = (known.told_high_watermark, known.told_log_start);
+                    let (high_watermark, log_start) =
+                        (known.told_high_watermark, known.told_log_start);
                     *known = part;
                     known.told_high_watermark = high_watermark;
                     known.told_log_start = log_start;
@@ -194,8 +226,12 @@ impl Sessions {
     /// Remembers what was told, and moves a partition that had records behind the others, so that
     /// none starves when answers are full.
     pub fn told(&mut self, id: i32, key: &SessionKey, told: &Told) {
-        let Some(session) = self.by_id.get_mut(&id) else { return };
-        let Some(index) = session.parts.get_index_of(key) else { return };
+        let Some(session) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        let Some(index) = session.parts.get_index_of(key) else {
+            return;
+        };
         let part = &mut session.parts[index];
         if told.error == ErrorCode::NONE {
             part.told_high_watermark = told.high_watermark;
@@ -242,7 +278,10 @@ mod tests {
     fn part(index: i32, offset: i64) -> SessionPart {
         let key = SessionKey {
             topic: Str::from_static("t"),
-            id: PartitionId { topic: Uuid::from_halves(7, 7), index },
+            id: PartitionId {
+                topic: Uuid::from_halves(7, 7),
+                index,
+            },
         };
         SessionPart::new(key, offset, -1, -1, -1, 1000)
     }
@@ -252,11 +291,20 @@ mod tests {
     }
 
     fn quiet(high_watermark: i64) -> Told {
-        Told { error: ErrorCode::NONE, has_records: false, high_watermark, log_start: 0, notable: false }
+        Told {
+            error: ErrorCode::NONE,
+            has_records: false,
+            high_watermark,
+            log_start: 0,
+            notable: false,
+        }
     }
 
     fn open_new(sessions: &mut Sessions, id: i32, parts: Vec<SessionPart>, now: Instant) -> i32 {
-        match sessions.open(0, INITIAL, true, false, parts, &[], now, || id).unwrap() {
+        match sessions
+            .open(0, INITIAL, true, false, parts, &[], now, || id)
+            .unwrap()
+        {
             Opened::Full { session, .. } => session,
             _ => panic!("not a full answer"),
         }
@@ -268,8 +316,9 @@ mod tests {
         let id = open_new(&mut sessions, 9, vec![part(0, 5), part(1, 5)], at(0));
         let key = part(0, 5).key;
         sessions.told(id, &key, &quiet(5));
-        let Opened::Incremental { parts, .. } =
-            sessions.open(id, 1, true, false, vec![part(1, 6)], &[], at(1), || 1).unwrap()
+        let Opened::Incremental { parts, .. } = sessions
+            .open(id, 1, true, false, vec![part(1, 6)], &[], at(1), || 1)
+            .unwrap()
         else {
             panic!("not incremental")
         };
@@ -285,11 +334,22 @@ mod tests {
         let mut sessions = Sessions::new(10);
         let id = open_new(&mut sessions, 9, vec![part(0, 0)], at(0));
         let refused = |sessions: &mut Sessions, id, epoch, ids| {
-            sessions.open(id, epoch, ids, false, vec![], &[], at(0), || 1).err()
+            sessions
+                .open(id, epoch, ids, false, vec![], &[], at(0), || 1)
+                .err()
         };
-        assert_eq!(refused(&mut sessions, id, 2, true), Some(ErrorCode::INVALID_FETCH_SESSION_EPOCH));
-        assert_eq!(refused(&mut sessions, id, 1, false), Some(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR));
-        assert_eq!(refused(&mut sessions, 77, 1, true), Some(ErrorCode::FETCH_SESSION_ID_NOT_FOUND));
+        assert_eq!(
+            refused(&mut sessions, id, 2, true),
+            Some(ErrorCode::INVALID_FETCH_SESSION_EPOCH)
+        );
+        assert_eq!(
+            refused(&mut sessions, id, 1, false),
+            Some(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR)
+        );
+        assert_eq!(
+            refused(&mut sessions, 77, 1, true),
+            Some(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)
+        );
     }
 
     #[test]
@@ -309,8 +369,9 @@ mod tests {
         let mut told = quiet(5);
         told.has_records = true;
         sessions.told(id, &part(0, 0).key, &told);
-        let Opened::Incremental { parts, .. } =
-            sessions.open(id, 1, true, false, vec![], &[], at(1), || 1).unwrap()
+        let Opened::Incremental { parts, .. } = sessions
+            .open(id, 1, true, false, vec![], &[], at(1), || 1)
+            .unwrap()
         else {
             panic!("not incremental")
         };
@@ -322,7 +383,9 @@ mod tests {
         let mut sessions = Sessions::new(10);
         let id = open_new(&mut sessions, 9, vec![part(0, 0)], at(0));
         let forgotten = [part(0, 0).key];
-        sessions.open(id, 1, true, false, vec![], &forgotten, at(1), || 1).unwrap();
+        sessions
+            .open(id, 1, true, false, vec![], &forgotten, at(1), || 1)
+            .unwrap();
         assert!(sessions.is_empty());
     }
 }

@@ -92,7 +92,9 @@ impl Shard {
         let slots: Vec<usize> = parts.iter().map(|part| part.slot).collect();
         let sent = self
             .mesh()
-            .send_shard(owner, move |shard: Rc<Shard>| shard.append(request, Origin::Client, parts))
+            .send_shard(owner, move |shard: Rc<Shard>| {
+                shard.append(request, Origin::Client, parts)
+            })
             .await;
         Box::pin(async move {
             let answered = match sent {
@@ -119,14 +121,17 @@ impl Shard {
         let mut answers = Vec::with_capacity(parts.len());
         let mut waiting = Vec::new();
         for part in parts {
-            let AppendPart { slot, partition: id, records } = part;
+            let AppendPart {
+                slot,
+                partition: id,
+                records,
+            } = part;
             let Some(partition) = self.partition(id) else {
                 answers.push((slot, Produced::error(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
                 continue;
             };
             let how = AppendAs::new(origin, request.version, now_ms);
-            let appended =
-                partition.append(records.unwrap_or_default(), how, request.acks == -1);
+            let appended = partition.append(records.unwrap_or_default(), how, request.acks == -1);
             match appended {
                 Ok(appended) => {
                     answers.push((slot, Produced::appended(&appended)));
@@ -144,10 +149,24 @@ impl Shard {
                 Err(error) => answers.push((slot, Produced::refused(error))),
             }
         }
-        let need = if request.acks == -1 { Need::Committed } else { Need::Counted };
-        let mut operation = DelayedProduce { need, parts: waiting, done: None };
+        let need = if request.acks == -1 {
+            Need::Committed
+        } else {
+            Need::Counted
+        };
+        let mut operation = DelayedProduce {
+            need,
+            parts: waiting,
+            done: None,
+        };
         if operation.is_satisfied() {
-            settle(&mut answers, operation.parts.iter().filter_map(|part| Some((part.slot, part.outcome?))));
+            settle(
+                &mut answers,
+                operation
+                    .parts
+                    .iter()
+                    .filter_map(|part| Some((part.slot, part.outcome?))),
+            );
             return Box::pin(std::future::ready(answers));
         }
         let (done, outcomes) = oneshot::channel();
@@ -175,10 +194,7 @@ impl Shard {
     }
 }
 
-fn settle(
-    answers: &mut [(usize, Produced)],
-    outcomes: impl Iterator<Item = (usize, ErrorCode)>,
-) {
+fn settle(answers: &mut [(usize, Produced)], outcomes: impl Iterator<Item = (usize, ErrorCode)>) {
     for (slot, outcome) in outcomes {
         if outcome == ErrorCode::NONE {
             continue;

@@ -3,7 +3,9 @@
 //! order. Never decides where a partition belongs.
 
 use super::Shard;
-use crate::cluster::{ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs};
+use crate::cluster::{
+    ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
+};
 use crate::log::dir::Checkpoints;
 use crate::log::{Log, LogOpen, ProducerLimits, RecoveryReport};
 use crate::replica::leader::Leader;
@@ -40,8 +42,14 @@ impl Shard {
     pub async fn apply_image(self: &Rc<Self>, image: Arc<Image>) {
         let before = self.image();
         let wanted = self.wanted(&image);
-        let new: Vec<_> = wanted.iter().filter(|new| self.partition(new.id).is_none()).collect();
-        let opens = new.iter().map(|new| self.how_to_open(&image, new)).collect();
+        let new: Vec<_> = wanted
+            .iter()
+            .filter(|new| self.partition(new.id).is_none())
+            .collect();
+        let opens = new
+            .iter()
+            .map(|new| self.how_to_open(&image, new))
+            .collect();
         for (new, opened) in new.into_iter().zip(self.logs.open_all(opens).await) {
             match opened {
                 Ok((log, report)) => {
@@ -56,8 +64,11 @@ impl Shard {
         self.set_image(image.clone());
         self.update_settings(&before, &image);
         let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
-        let gone: Vec<_> =
-            self.partitions().into_iter().filter(|partition| !kept.contains(&partition.id)).collect();
+        let gone: Vec<_> = self
+            .partitions()
+            .into_iter()
+            .filter(|partition| !kept.contains(&partition.id))
+            .collect();
         let deleted: Vec<(Uuid, Str)> = before
             .topics()
             .filter(|topic| image.topic_by_id(topic.id).is_none())
@@ -78,9 +89,17 @@ impl Shard {
         let mut wanted = Vec::new();
         for topic in image.topics() {
             for (index, registration) in topic.partitions() {
-                let id = PartitionId { topic: topic.id, index };
-                if self.owner(id) == self.place() && registration.replicas.contains(&self.node.node) {
-                    wanted.push(Wanted { id, topic, registration });
+                let id = PartitionId {
+                    topic: topic.id,
+                    index,
+                };
+                if self.owner(id) == self.place() && registration.replicas.contains(&self.node.node)
+                {
+                    wanted.push(Wanted {
+                        id,
+                        topic,
+                        registration,
+                    });
                 }
             }
         }
@@ -102,7 +121,12 @@ impl Shard {
             topic_id: topic.id,
             config: configs::layers(image, &self.node.config).log_config(&settings(image, topic)),
             clean_shutdown: dir.clean,
-            recovery_point: dir.checkpoints.recovery_point.get(&key).copied().unwrap_or(Offset::ZERO),
+            recovery_point: dir
+                .checkpoints
+                .recovery_point
+                .get(&key)
+                .copied()
+                .unwrap_or(Offset::ZERO),
             log_start: dir.checkpoints.log_start.get(&key).copied(),
             now_ms: rt::wall_ms(),
             producer_limits: ProducerLimits {
@@ -115,13 +139,19 @@ impl Shard {
     /// The directory for a new partition: they take turns by name, which spreads them evenly
     /// without asking the other shards.
     fn roomiest(&self, topic: &str, index: i32) -> &DirFacts {
-        let turn = topic.bytes().fold(index as usize, |sum, byte| sum.wrapping_add(usize::from(byte)));
+        let turn = topic.bytes().fold(index as usize, |sum, byte| {
+            sum.wrapping_add(usize::from(byte))
+        });
         &self.dirs[turn % self.dirs.len()]
     }
 
     /// Becomes the partition's leader with what its log holds.
     fn lead(self: &Rc<Self>, image: &Image, new: &Wanted<'_>, log: Rc<Log>) {
-        let Wanted { id, topic, registration } = *new;
+        let Wanted {
+            id,
+            topic,
+            registration,
+        } = *new;
         let key = (topic.name.to_string(), id.index);
         log.start_epoch(registration.leader_epoch);
         let end = log.log_end();
@@ -140,8 +170,13 @@ impl Shard {
             configs::layers(image, &self.node.config).min_in_sync(&settings(image, topic)),
             high_watermark,
         );
-        let partition =
-            Partition::new(id, topic.name.clone(), log, leader, registration.partition_epoch);
+        let partition = Partition::new(
+            id,
+            topic.name.clone(),
+            log,
+            leader,
+            registration.partition_epoch,
+        );
         let (shard, weak) = (Rc::downgrade(self), Rc::downgrade(&partition));
         partition.log.on_progress(move || {
             if let (Some(shard), Some(partition)) = (shard.upgrade(), weak.upgrade()) {
@@ -207,5 +242,8 @@ fn tell_recovery(log: &Log, report: &RecoveryReport) {
 }
 
 fn settings(image: &Image, topic: &Topic) -> ConfigMap {
-    image.config(ResourceType::TOPIC, &topic.name).cloned().unwrap_or_default()
+    image
+        .config(ResourceType::TOPIC, &topic.name)
+        .cloned()
+        .unwrap_or_default()
 }

@@ -26,7 +26,11 @@ pub struct Charge {
 impl Budget {
     /// `limit` in bytes: `highwater.request.memory.bytes` of one shard.
     pub fn new(limit: u64) -> Rc<Budget> {
-        Rc::new(Budget { limit, used: Cell::new(0), freed: Event::new() })
+        Rc::new(Budget {
+            limit,
+            used: Cell::new(0),
+            freed: Event::new(),
+        })
     }
 
     /// Waits until a new frame may begin.
@@ -42,7 +46,10 @@ impl Budget {
 
     /// A charge of nothing yet.
     pub fn charge(self: &Rc<Self>) -> Charge {
-        Charge { budget: self.clone(), bytes: 0 }
+        Charge {
+            budget: self.clone(),
+            bytes: 0,
+        }
     }
 
     /// Bytes held now.

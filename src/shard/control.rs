@@ -1,9 +1,9 @@
 //! The executor beside the shards: owns the controller and the log directories, passes images on
 //! to the shards, writes the directories' checkpoints. Never on the path of a record.
 
+use super::Shard;
 use super::mesh::{LocalFuture, Mesh};
 use super::upkeep::PartitionFacts;
-use super::Shard;
 use crate::cluster::Image;
 use crate::cluster::controller::Controller;
 use crate::log::checkpoint::OffsetMap;
@@ -129,11 +129,18 @@ impl Control {
             let facts = by_dir.remove(dir.path()).unwrap_or_default();
             let marks: OffsetMap = facts
                 .iter()
-                .map(|facts| ((facts.log.topic.clone(), facts.log.partition), facts.high_watermark))
+                .map(|facts| {
+                    (
+                        (facts.log.topic.clone(), facts.log.partition),
+                        facts.high_watermark,
+                    )
+                })
                 .collect();
             let mut written = dir.write_high_watermarks(&marks).await;
             if written.is_ok() && recovery {
-                written = dir.write_log_checkpoints(facts.into_iter().map(|facts| facts.log)).await;
+                written = dir
+                    .write_log_checkpoints(facts.into_iter().map(|facts| facts.log))
+                    .await;
             }
             if let Err(error) = written {
                 tracing::error!(%error, "checkpoints could not be written");
@@ -151,7 +158,9 @@ impl Control {
             rt::spawn(async move {
                 loop {
                     rt::sleep(interval).await;
-                    let Some(control) = control.upgrade() else { return };
+                    let Some(control) = control.upgrade() else {
+                        return;
+                    };
                     control.write_checkpoints(recovery).await;
                 }
             });
@@ -164,8 +173,9 @@ impl Control {
         if let Err(error) = self.controller.fence().await {
             tracing::error!(%error, "the broker could not be fenced");
         }
-        let closed =
-            self.ask_shards(|shard| -> LocalFuture<bool> { Box::pin(shard.shut_down()) }).await;
+        let closed = self
+            .ask_shards(|shard| -> LocalFuture<bool> { Box::pin(shard.shut_down()) })
+            .await;
         self.write_checkpoints(true).await;
         if closed.len() < self.shards || closed.contains(&false) {
             tracing::warn!("not every log closed: the next start will recover");

@@ -29,23 +29,29 @@ impl Shard {
         let total = questions.len();
         let mut by_owner: BTreeMap<Place, Vec<(usize, PartitionId, T)>> = BTreeMap::new();
         for (slot, (partition, question)) in questions.into_iter().enumerate() {
-            by_owner.entry(self.owner(partition)).or_default().push((slot, partition, question));
+            by_owner
+                .entry(self.owner(partition))
+                .or_default()
+                .push((slot, partition, question));
         }
         let calls = by_owner.into_iter().map(|(owner, questions)| {
             let ask = ask.clone();
-            self.clone().on(owner, move |shard: Rc<Shard>| -> LocalFuture<Vec<(usize, Result<R, ErrorCode>)>> {
-                Box::pin(async move {
-                    let mut answers = Vec::with_capacity(questions.len());
-                    for (slot, id, question) in questions {
-                        let answer = match shard.partition(id) {
-                            Some(partition) => ask(shard.clone(), partition, question).await,
-                            None => Err(shard.missing(id)),
-                        };
-                        answers.push((slot, answer));
-                    }
-                    answers
-                })
-            })
+            self.clone().on(
+                owner,
+                move |shard: Rc<Shard>| -> LocalFuture<Vec<(usize, Result<R, ErrorCode>)>> {
+                    Box::pin(async move {
+                        let mut answers = Vec::with_capacity(questions.len());
+                        for (slot, id, question) in questions {
+                            let answer = match shard.partition(id) {
+                                Some(partition) => ask(shard.clone(), partition, question).await,
+                                None => Err(shard.missing(id)),
+                            };
+                            answers.push((slot, answer));
+                        }
+                        answers
+                    })
+                },
+            )
         });
         let mut answers: Vec<Result<R, ErrorCode>> = Vec::with_capacity(total);
         answers.resize_with(total, || Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));

@@ -41,7 +41,11 @@ pub async fn load(coordinator: &Rc<Coordinator>) -> Result<(), LoadError> {
         }
     }
     if batches > 0 {
-        tracing::info!(partition = coordinator.partition.id.index, batches, "groups loaded");
+        tracing::info!(
+            partition = coordinator.partition.id.index,
+            batches,
+            "groups loaded"
+        );
     }
     Ok(())
 }

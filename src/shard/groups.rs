@@ -64,7 +64,11 @@ struct Append {
 enum Outcome {
     Known(Result<i64, ErrorCode>),
     /// Waits for the high watermark.
-    Waiting { base: Offset, required: Offset, epoch: LeaderEpoch },
+    Waiting {
+        base: Offset,
+        required: Offset,
+        epoch: LeaderEpoch,
+    },
 }
 
 impl Groups {
@@ -113,7 +117,9 @@ impl Groups {
             stopped: Cell::new(false),
             commit_timeout: self.commit_timeout,
         });
-        self.by_partition.borrow_mut().insert(partition.id.index, coordinator.clone());
+        self.by_partition
+            .borrow_mut()
+            .insert(partition.id.index, coordinator.clone());
         rt::spawn(async move {
             if let Err(error) = super::group_load::load(&coordinator).await {
                 // What cannot be read cannot be coordinated; clients are told to look elsewhere.
@@ -142,7 +148,10 @@ impl Groups {
 
 /// Both clocks now.
 pub fn clock() -> Clock {
-    Clock { now: rt::now(), wall_ms: rt::wall_ms() }
+    Clock {
+        now: rt::now(),
+        wall_ms: rt::wall_ms(),
+    }
 }
 
 impl Coordinator {
@@ -190,15 +199,25 @@ impl Coordinator {
                         let _ = waiter.send(response);
                     }
                 }
-                Effect::Append { records, producer, then } => {
+                Effect::Append {
+                    records,
+                    producer,
+                    then,
+                } => {
                     let outcome = self.append(&records, producer);
                     let first = self.appends.borrow().is_empty() && !self.reporting.get();
                     match outcome {
                         Outcome::Known(outcome) if first => {
-                            todo.extend(self.state.borrow_mut().append_done(then, outcome, clock()));
+                            todo.extend(self.state.borrow_mut().append_done(
+                                then,
+                                outcome,
+                                clock(),
+                            ));
                         }
                         outcome => {
-                            self.appends.borrow_mut().push_back(Append { id: then, outcome });
+                            self.appends
+                                .borrow_mut()
+                                .push_back(Append { id: then, outcome });
                             self.appended.notify_one();
                         }
                     }
@@ -227,10 +246,17 @@ impl Coordinator {
                 shard.progressed(&self.partition);
                 let (base, required) = (appended.first_offset, appended.last_offset.next());
                 let epoch = self.partition.leader_epoch();
-                match self.partition.produce_outcome(Need::Committed, epoch, required) {
+                match self
+                    .partition
+                    .produce_outcome(Need::Committed, epoch, required)
+                {
                     Some(ErrorCode::NONE) => Outcome::Known(Ok(base.0)),
                     Some(error) => Outcome::Known(Err(error)),
-                    None => Outcome::Waiting { base, required, epoch },
+                    None => Outcome::Waiting {
+                        base,
+                        required,
+                        epoch,
+                    },
                 }
             }
             Err(error) => Outcome::Known(Err(error.code)),
@@ -251,12 +277,20 @@ impl Coordinator {
             self.reporting.set(true);
             let outcome = match append.outcome {
                 Outcome::Known(outcome) => outcome,
-                Outcome::Waiting { base, required, epoch } => {
-                    self.committed(append.id, required, epoch).await.map(|()| base.0)
-                }
+                Outcome::Waiting {
+                    base,
+                    required,
+                    epoch,
+                } => self
+                    .committed(append.id, required, epoch)
+                    .await
+                    .map(|()| base.0),
             };
             self.reporting.set(false);
-            let effects = self.state.borrow_mut().append_done(append.id, outcome, clock());
+            let effects = self
+                .state
+                .borrow_mut()
+                .append_done(append.id, outcome, clock());
             self.carry_out(effects);
         }
     }
@@ -269,7 +303,10 @@ impl Coordinator {
         required: Offset,
         epoch: LeaderEpoch,
     ) -> Result<(), ErrorCode> {
-        let shard = self.shard.upgrade().ok_or(ErrorCode::NOT_LEADER_OR_FOLLOWER)?;
+        let shard = self
+            .shard
+            .upgrade()
+            .ok_or(ErrorCode::NOT_LEADER_OR_FOLLOWER)?;
         let (done, told) = oneshot::channel();
         let part = ProducePart {
             partition: self.partition.clone(),
@@ -278,8 +315,11 @@ impl Coordinator {
             outcome: None,
             slot: 0,
         };
-        let mut operation =
-            DelayedProduce { need: Need::Committed, parts: vec![part], done: Some(done) };
+        let mut operation = DelayedProduce {
+            need: Need::Committed,
+            parts: vec![part],
+            done: Some(done),
+        };
         if operation.is_satisfied() {
             operation.answer();
         } else {
@@ -317,7 +357,11 @@ impl Coordinator {
             let next = self.state.borrow().next_deadline();
             self.armed.set(next);
             rt::select2(rt::sleep_until_opt(next), self.rearm.notified()).await;
-            let due = self.state.borrow().next_deadline().is_some_and(|next| next <= rt::now());
+            let due = self
+                .state
+                .borrow()
+                .next_deadline()
+                .is_some_and(|next| next <= rt::now());
             if due {
                 let effects = self.state.borrow_mut().on_tick(clock());
                 self.carry_out(effects);

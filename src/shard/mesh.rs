@@ -100,9 +100,17 @@ impl<S: 'static, C: 'static> MeshEnd<S, C> {
             .into_iter()
             .map(|lanes| lanes.map(|(requests, replies)| Link { requests, replies }))
             .collect();
-        let mesh =
-            Rc::new(Mesh { place: self.place, links, waiting: RefCell::new(Slab::new()) });
-        (mesh, Inbox { lanes: self.incoming })
+        let mesh = Rc::new(Mesh {
+            place: self.place,
+            links,
+            waiting: RefCell::new(Slab::new()),
+        });
+        (
+            mesh,
+            Inbox {
+                lanes: self.incoming,
+            },
+        )
     }
 }
 
@@ -155,7 +163,10 @@ impl<S: 'static, C: 'static> Mesh<S, C> {
         let link = self.links.get(to).and_then(Option::as_ref).ok_or(Gone)?;
         let (answered, answer) = oneshot::channel();
         let call = self.waiting.borrow_mut().insert(answered);
-        let pending = Pending { answer, kind: std::marker::PhantomData };
+        let pending = Pending {
+            answer,
+            kind: std::marker::PhantomData,
+        };
         if link.requests.send(Request { call, job }).await.is_err() {
             self.waiting.borrow_mut().try_remove(call);
             return Err(Gone);
@@ -236,7 +247,9 @@ fn serve<S: 'static, C: 'static, T: 'static>(
     mine: fn(Either<Job<S>, Job<C>>) -> Option<Job<T>>,
 ) {
     for (from, lanes) in inbox.lanes.into_iter().enumerate() {
-        let Some((mut requests, mut replies)) = lanes else { continue };
+        let Some((mut requests, mut replies)) = lanes else {
+            continue;
+        };
         let (mesh_in, state) = (mesh.clone(), state.clone());
         rt::spawn(async move {
             while let Some(Request { call, job }) = requests.recv().await {

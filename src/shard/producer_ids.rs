@@ -19,7 +19,11 @@ pub struct ProducerIds {
 
 impl Default for ProducerIds {
     fn default() -> Self {
-        ProducerIds { next: Cell::new(0), end: Cell::new(0), turn: Semaphore::new(1) }
+        ProducerIds {
+            next: Cell::new(0),
+            end: Cell::new(0),
+            turn: Semaphore::new(1),
+        }
     }
 }
 
@@ -50,7 +54,10 @@ impl Shard {
                     Box::pin(async move { control.controller.allocate_producer_ids().await.ok() })
                 })
                 .await;
-            let first = block.ok().flatten().ok_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)?;
+            let first = block
+                .ok()
+                .flatten()
+                .ok_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)?;
             self.producer_ids.next.set(first);
             self.producer_ids.end.set(first + PRODUCER_ID_BLOCK);
         }

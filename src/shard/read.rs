@@ -135,7 +135,10 @@ impl Shard {
         timeout: Duration,
     ) {
         if owner == self.place() {
-            return self.clone().watch(token, isolation, parts, need, timeout).await;
+            return self
+                .clone()
+                .watch(token, isolation, parts, need, timeout)
+                .await;
         }
         // A shard that has shut down has nothing more to tell.
         let _ = self
@@ -155,10 +158,16 @@ impl Shard {
         timeout: Duration,
     ) {
         let (done, told) = oneshot::channel();
-        let mut operation =
-            DelayedFetch { isolation, parts: Vec::with_capacity(parts.len()), need, done: Some(done) };
+        let mut operation = DelayedFetch {
+            isolation,
+            parts: Vec::with_capacity(parts.len()),
+            need,
+            done: Some(done),
+        };
         for part in parts {
-            let Some(partition) = self.partition(part.partition) else { return };
+            let Some(partition) = self.partition(part.partition) else {
+                return;
+            };
             operation.parts.push(FetchPart {
                 epoch: partition.leader_epoch(),
                 partition,
@@ -209,7 +218,10 @@ async fn read_one(
         match diverging(partition, part, &bounds) {
             Ok(None) => {}
             Ok(Some(diverging)) => {
-                return Read { diverging: Some(diverging), ..Read::empty(slot, &bounds) };
+                return Read {
+                    diverging: Some(diverging),
+                    ..Read::empty(slot, &bounds)
+                };
             }
             Err(error) => return Read::error(slot, error),
         }
@@ -229,7 +241,11 @@ async fn read_one(
     match partition.log.read(from, end, limit, min_one).await {
         Ok(outcome) => {
             if committed {
-                answer.aborted = Some(partition.log.aborted_transactions(from, outcome.upper_bound));
+                answer.aborted = Some(
+                    partition
+                        .log
+                        .aborted_transactions(from, outcome.upper_bound),
+                );
             }
             answer.records = outcome.records;
             answer
@@ -248,8 +264,12 @@ fn diverging(
     part: &ReadPart,
     bounds: &Bounds,
 ) -> Result<Option<(i32, i64)>, ErrorCode> {
-    let end = partition.log.end_offset_for_epoch(LeaderEpoch(part.last_fetched_epoch));
-    let Some((epoch, end)) = end else { return Err(ErrorCode::OFFSET_OUT_OF_RANGE) };
+    let end = partition
+        .log
+        .end_offset_for_epoch(LeaderEpoch(part.last_fetched_epoch));
+    let Some((epoch, end)) = end else {
+        return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
+    };
     if part.from < bounds.log_start.0 {
         return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
     }

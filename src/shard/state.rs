@@ -1,13 +1,13 @@
 //! The state of one shard and how the rooms above reach it. Never waits.
 
+use super::apply::DirFacts;
+use super::budget::Budget;
+use super::connections::Connections;
 use super::control::Control;
 use super::groups::Groups;
 use super::mesh::{Mesh, Place};
 use super::producer_ids::ProducerIds;
 use super::waiting::Waiting;
-use super::apply::DirFacts;
-use super::budget::Budget;
-use super::connections::Connections;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
 use crate::log::manager::LogManager;
@@ -243,7 +243,10 @@ struct Flag {
 
 impl Flag {
     fn new() -> Flag {
-        Flag { raised: Cell::new(false), event: Event::new() }
+        Flag {
+            raised: Cell::new(false),
+            event: Event::new(),
+        }
     }
 
     fn raise(&self) {
@@ -265,7 +268,9 @@ impl Flag {
 fn owner(partition: PartitionId, shards: usize) -> Place {
     // The id is random: its low bytes are as good as a hash of it.
     let start = u64::from_le_bytes(
-        partition.topic.0[8..16].try_into().expect("eight of sixteen bytes"),
+        partition.topic.0[8..16]
+            .try_into()
+            .expect("eight of sixteen bytes"),
     );
     (start.wrapping_add(partition.index as u64) % shards as u64) as Place
 }

@@ -25,11 +25,17 @@ impl Shard {
     pub fn start_upkeep(self: &Rc<Self>) {
         rt::spawn(self.clone().run_timer());
         if let Some(idle) = self.node.config.connections_max_idle_ms {
-            rt::spawn(self.clone().end_idle_connections(Duration::from_millis(idle)));
+            rt::spawn(
+                self.clone()
+                    .end_idle_connections(Duration::from_millis(idle)),
+            );
         }
         let shard = Rc::downgrade(self);
         self.logs.start(Rc::new(move |log| {
-            let id = PartitionId { topic: log.topic_id(), index: log.partition() };
+            let id = PartitionId {
+                topic: log.topic_id(),
+                index: log.partition(),
+            };
             let partition = shard.upgrade().and_then(|shard| shard.partition(id));
             // Without a leader nothing is known to be committed, and nothing may go.
             partition.map_or(Offset::ZERO, |partition| partition.bounds().high_watermark)
@@ -63,10 +69,16 @@ impl Shard {
 
     /// Brings the shard's gauges up to date, before a scrape.
     pub fn refresh_gauges(&self) {
-        let Some(families) = self.metrics().families() else { return };
+        let Some(families) = self.metrics().families() else {
+            return;
+        };
         let labels = self.metrics().labels();
         let (produces, fetches) = self.waiting.len();
-        let set = |family: &prometheus_client::metrics::family::Family<_, prometheus_client::metrics::gauge::Gauge>, value: usize| {
+        let set = |family: &prometheus_client::metrics::family::Family<
+            _,
+            prometheus_client::metrics::gauge::Gauge,
+        >,
+                   value: usize| {
             family.get_or_create(&labels).set(value as i64);
         };
         set(&families.connections, self.connections().len());
@@ -82,10 +94,22 @@ impl Shard {
                 partition: partition.id.index,
             };
             let bounds = partition.bounds();
-            families.log_end.get_or_create(&labels).set(bounds.log_end.0);
-            families.log_start.get_or_create(&labels).set(bounds.log_start.0);
-            families.high_watermark.get_or_create(&labels).set(bounds.high_watermark.0);
-            families.log_size.get_or_create(&labels).set(partition.log.size_bytes() as i64);
+            families
+                .log_end
+                .get_or_create(&labels)
+                .set(bounds.log_end.0);
+            families
+                .log_start
+                .get_or_create(&labels)
+                .set(bounds.log_start.0);
+            families
+                .high_watermark
+                .get_or_create(&labels)
+                .set(bounds.high_watermark.0);
+            families
+                .log_size
+                .get_or_create(&labels)
+                .set(partition.log.size_bytes() as i64);
         }
     }
 
@@ -94,8 +118,14 @@ impl Shard {
     pub async fn shut_down(self: Rc<Self>) -> bool {
         self.start_draining();
         self.flush_waiting();
-        if rt::timeout(DRAIN_PATIENCE, self.connections().all_ended()).await.is_err() {
-            tracing::warn!(open = self.connections().len(), "connections are still open at shutdown");
+        if rt::timeout(DRAIN_PATIENCE, self.connections().all_ended())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                open = self.connections().len(),
+                "connections are still open at shutdown"
+            );
         }
         let mut clean = true;
         for (dir, closed) in self.logs.close_all().await {

@@ -5,8 +5,8 @@ use super::Shard;
 use super::read::WatchToken;
 use crate::purgatory::{OpId, Purgatory};
 use crate::replica::delayed::{DelayedFetch, DelayedProduce};
-use crate::rt::{self, Instant};
 use crate::rt::sync::Notify;
+use crate::rt::{self, Instant};
 use crate::types::PartitionId;
 use ahash::AHashMap;
 use std::cell::{Cell, RefCell};
@@ -60,9 +60,17 @@ impl Shard {
     /// Parks a produce until its partitions have what they need or `timeout` passes.
     pub fn park_produce(&self, operation: DelayedProduce, timeout: Duration) {
         let deadline = rt::now() + timeout.min(LONGEST_WAIT);
-        let keys: Vec<PartitionId> =
-            operation.parts.iter().filter(|part| part.outcome.is_none()).map(|part| part.partition.id).collect();
-        let parked = self.waiting.produces.borrow_mut().watch(operation, &keys, deadline);
+        let keys: Vec<PartitionId> = operation
+            .parts
+            .iter()
+            .filter(|part| part.outcome.is_none())
+            .map(|part| part.partition.id)
+            .collect();
+        let parked = self
+            .waiting
+            .produces
+            .borrow_mut()
+            .watch(operation, &keys, deadline);
         match parked {
             Ok(_) => self.waiting.arm(deadline),
             // Full: answered as if its time were up; the records are appended.
@@ -75,7 +83,10 @@ impl Shard {
         let deadline = rt::now() + timeout.min(LONGEST_WAIT);
         let keys: Vec<PartitionId> = fetch.parts.iter().map(|part| part.partition.id).collect();
         let parked =
-            self.waiting.fetches.borrow_mut().watch(Watch { token, fetch }, &keys, deadline);
+            self.waiting
+                .fetches
+                .borrow_mut()
+                .watch(Watch { token, fetch }, &keys, deadline);
         match parked {
             Ok(id) => {
                 self.waiting.watches.borrow_mut().insert(token, id);

@@ -1,7 +1,7 @@
 use super::*;
-use bytes::BytesMut;
 use crate::wire::batch_builder::{BatchBuilder, BuildError, ControlType, Header};
 use crate::wire::batch_builder::{end_txn_coordinator_epoch, end_txn_marker};
+use bytes::BytesMut;
 
 const LIMIT: usize = 1 << 24;
 

@@ -31,7 +31,14 @@ impl Broker {
         let log = home.path().join("broker.log");
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let (child, address) = launch(&data, &log, &settings);
-        Broker { child, address, data, log, settings, _home: Some(home) }
+        Broker {
+            child,
+            address,
+            data,
+            log,
+            settings,
+            _home: Some(home),
+        }
     }
 
     pub fn bootstrap(&self) -> String {
@@ -62,10 +69,18 @@ impl Broker {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("the broker is ours") {
-                assert!(status.success(), "broker ended with {status}; its log:\n{}", self.log_text());
+                assert!(
+                    status.success(),
+                    "broker ended with {status}; its log:\n{}",
+                    self.log_text()
+                );
                 return;
             }
-            assert!(Instant::now() < deadline, "broker did not stop; its log:\n{}", self.log_text());
+            assert!(
+                Instant::now() < deadline,
+                "broker did not stop; its log:\n{}",
+                self.log_text()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -122,9 +137,12 @@ fn launch(data: &Path, log: &Path, settings: &[String]) -> (Child, SocketAddr) {
         .expect("the log file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
     command.arg("serve");
-    for setting in ["listeners=PLAINTEXT://127.0.0.1:0".to_owned(), format!("log.dirs={}", data.display())]
-        .iter()
-        .chain(settings)
+    for setting in [
+        "listeners=PLAINTEXT://127.0.0.1:0".to_owned(),
+        format!("log.dirs={}", data.display()),
+    ]
+    .iter()
+    .chain(settings)
     {
         command.args(["--set", setting]);
     }
@@ -143,11 +161,17 @@ fn launch(data: &Path, log: &Path, settings: &[String]) -> (Child, SocketAddr) {
     });
     let line = ready.recv_timeout(PATIENCE).unwrap_or_else(|_| {
         let _ = child.kill();
-        panic!("broker not ready; its log:\n{}", std::fs::read_to_string(log).unwrap_or_default())
+        panic!(
+            "broker not ready; its log:\n{}",
+            std::fs::read_to_string(log).unwrap_or_default()
+        )
     });
     let address = line
         .strip_prefix("ready ")
-        .and_then(|rest| rest.split_whitespace().find_map(|part| part.strip_prefix("PLAINTEXT=")))
+        .and_then(|rest| {
+            rest.split_whitespace()
+                .find_map(|part| part.strip_prefix("PLAINTEXT="))
+        })
         .unwrap_or_else(|| panic!("unexpected first line {line:?}"))
         .parse()
         .expect("an address");

@@ -16,8 +16,13 @@ impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Raw { stream, correlation: 0 }
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        Raw {
+            stream,
+            correlation: 0,
+        }
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
@@ -44,7 +49,9 @@ impl Raw {
 
     pub fn send<Q: Message>(&mut self, request: &Q, version: i16) -> i32 {
         let mut writer = Writer::new();
-        request.encode(&mut writer, version).expect("a request of ours");
+        request
+            .encode(&mut writer, version)
+            .expect("a request of ours");
         let body = writer.into_bytes();
         self.send_body(Q::API_KEY, version, &body)
     }
