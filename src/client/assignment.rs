@@ -99,12 +99,13 @@ impl Assignment {
         true
     }
 
-    /// [`Assignment::set`] unless the position was set by somebody else meanwhile.
-    pub(super) fn resolve(&mut self, key: &TopicPartition, from: Position, to: Position) {
+    /// [`Assignment::set`] unless the position was set, or the partition given away, since it had
+    /// this stamp.
+    pub(super) fn resolve(&mut self, key: &TopicPartition, stamp: u64, to: Position) {
         if self
             .partitions
             .get(key)
-            .is_some_and(|partition| partition.position == from)
+            .is_some_and(|partition| partition.stamp == stamp)
         {
             self.set(key, to);
         }
@@ -125,25 +126,32 @@ impl Assignment {
         self.partitions.get(key)?.high_watermark
     }
 
-    /// Partitions whose committed offset is to be asked for.
-    pub(super) fn unknown(&self) -> Vec<TopicPartition> {
+    /// Partitions whose committed offset is to be asked for, with their stamps.
+    pub(super) fn unknown(&self) -> Vec<(TopicPartition, u64)> {
         let unknown = self
             .partitions
             .iter()
             .filter(|(_, p)| p.position == Position::Unknown);
-        unknown.map(|(key, _)| key.clone()).collect()
+        unknown
+            .map(|(key, partition)| (key.clone(), partition.stamp))
+            .collect()
     }
 
-    /// Partitions whose offset is to be looked up.
-    pub(super) fn lookups(&self) -> Vec<(TopicPartition, Option<OffsetSpec>)> {
-        let lookups =
-            self.partitions
-                .iter()
-                .filter_map(|(key, partition)| match partition.position {
-                    Position::Lookup(spec) => Some((key.clone(), spec)),
-                    _ => None,
-                });
+    /// Partitions whose offset is to be looked up, with their stamps.
+    pub(super) fn lookups(&self) -> Vec<(TopicPartition, u64, Option<OffsetSpec>)> {
+        let lookups = self.partitions.iter();
+        let lookups = lookups.filter_map(|(key, partition)| match partition.position {
+            Position::Lookup(spec) => Some((key.clone(), partition.stamp, spec)),
+            _ => None,
+        });
         lookups.collect()
+    }
+
+    /// Whether a partition has no position yet.
+    pub(super) fn lacks_positions(&self) -> bool {
+        self.partitions
+            .values()
+            .any(|partition| !matches!(partition.position, Position::At(_)))
     }
 
     /// What has been handed out, to be committed.
@@ -303,11 +311,32 @@ mod tests {
         let fetch = at(&mut a, 1, 7);
         assert!(a.end(&fetch, Some((fetched(1, 7, 2), Offset(9)))));
         a.replace(&[key(1), key(2)]);
-        assert_eq!(a.unknown(), [key(2)]);
+        assert_eq!(
+            a.unknown()
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<Vec<_>>(),
+            [key(2)]
+        );
         let offsets: Vec<i64> = a.take(10).unwrap().iter().map(|r| r.offset.0).collect();
         assert_eq!(offsets, [7, 8]);
         assert_eq!(a.position(&key(1)), Some(Position::At(Offset(9))));
         assert_eq!(a.high_watermark(&key(1)), Some(Offset(9)));
+    }
+
+    #[test]
+    fn an_offset_found_before_a_partition_was_given_away_is_not_used_when_it_is_back() {
+        let mut a = Assignment::default();
+        a.replace(&[key(0)]);
+        let (_, stamp) = a.unknown().remove(0);
+        a.replace(&[]);
+        a.replace(&[key(0)]);
+        a.resolve(&key(0), stamp, Position::At(Offset(3)));
+        assert_eq!(a.position(&key(0)), Some(Position::Unknown));
+        assert!(a.lacks_positions());
+        let (_, stamp) = a.unknown().remove(0);
+        a.resolve(&key(0), stamp, Position::At(Offset(4)));
+        assert_eq!(a.position(&key(0)), Some(Position::At(Offset(4))));
     }
 
     #[test]

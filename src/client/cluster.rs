@@ -165,13 +165,20 @@ impl Cluster {
         Ok(self.view())
     }
 
-    /// [`Cluster::refresh`] if the view is older than `age`.
-    pub async fn refresh_if_older(&self, age: Duration) -> Result<(), ClientError> {
+    /// Refreshes beside the caller if the view is older than `age` and no refresh is under way.
+    /// Failures show in what needs the view.
+    pub fn refresh_beside(&self, age: Duration) {
         let current = self.inner.refreshed_at.get().map(|at| rt::now().since(at));
-        if current.is_none_or(|current| current >= age) {
-            self.refresh().await?;
+        let fresh = current.is_some_and(|current| current < age);
+        if fresh || self.inner.refreshing.available() == 0 || self.is_closed() {
+            return;
         }
-        Ok(())
+        let cluster = self.clone();
+        drop(rt::spawn(async move {
+            if let Err(error) = cluster.refresh().await {
+                tracing::debug!(%error, "refresh failed");
+            }
+        }));
     }
 
     /// Every topic there is.
@@ -266,10 +273,20 @@ impl Cluster {
         if let Some(connection) = entry.open() {
             return Ok(connection);
         }
-        let _turn = entry.connecting.acquire(1).await;
+        let turn = entry.connecting.acquire(1).await;
         if let Some(connection) = entry.open() {
             return Ok(connection);
         }
+        // In a task of its own: a caller with little time would else begin again and again.
+        let cluster = self.clone();
+        let opening = rt::spawn(async move {
+            let _turn = turn;
+            cluster.open_entry(node, &entry).await
+        });
+        opening.await
+    }
+
+    async fn open_entry(&self, node: NodeId, entry: &Node) -> Result<Connection, ClientError> {
         if entry.not_before.get() > rt::now() {
             rt::sleep_until(entry.not_before.get()).await;
         }
@@ -280,6 +297,7 @@ impl Cluster {
             )));
         };
         match self.open(&broker.host, broker.port).await {
+            Ok(_) if self.is_closed() => Err(ClientError::Closed),
             Ok(connection) => {
                 entry.failures.set(0);
                 *entry.connection.borrow_mut() = Some(connection.clone());

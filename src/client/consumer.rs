@@ -1,7 +1,8 @@
 //! The consumer: records out of assigned or subscribed partitions, with committed offsets.
 //!
-//! One executor. [`Consumer::poll`] drives everything but heartbeats and the fetches on their way;
-//! between polls nothing is joined, looked up or committed.
+//! One executor. [`Consumer::poll`] starts what is due: joining, finding positions, fetching,
+//! committing. Each runs beside it to its own end, so that short polls do not start it over again;
+//! nothing new begins between polls but heartbeats.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -10,18 +11,19 @@ use std::time::Duration;
 
 use super::assignment::Position;
 use super::cluster::Cluster;
-use super::config::{ConsumerConfig, OffsetReset};
+use super::config::ConsumerConfig;
 use super::error::ClientError;
 use super::fetched::ConsumerRecord;
 use super::fetcher::Fetcher;
 use super::group_coordinator::GroupCoordinator;
-use super::list_offsets::{ListedOffsets, OffsetSpec, list_offsets};
+use super::list_offsets::{ListedOffsets, OffsetSpec};
 use super::membership::Membership;
+use super::positions::{self, list};
 use super::topic_partition::TopicPartition;
 use crate::rt::sync::Notify;
 use crate::rt::{self, Instant, Task};
 use crate::types::Offset;
-use crate::wire::{ErrorCode, Str};
+use crate::wire::Str;
 
 /// See the module's words.
 pub struct Consumer {
@@ -47,9 +49,9 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    pub(super) fn coordinator(&self) -> Option<&GroupCoordinator> {
+    pub(super) fn coordinator(&self) -> Option<&Rc<GroupCoordinator>> {
         match self {
-            Mode::Assigned(coordinator) => coordinator.as_deref(),
+            Mode::Assigned(coordinator) => coordinator.as_ref(),
             Mode::Subscribed { membership, .. } => Some(&membership.coordinator),
         }
     }
@@ -68,7 +70,7 @@ impl Consumer {
         }
         let cluster = Cluster::connect(config.client.clone()).await?;
         let bell = Notify::new();
-        let coordinator = coordinator(&cluster, &config).map(Rc::new);
+        let coordinator = coordinator(&cluster, &config);
         Ok(Consumer {
             fetcher: Fetcher::new(cluster, config, bell.clone()),
             bell,
@@ -94,7 +96,7 @@ impl Consumer {
     /// Reads these partitions, outside of any group's protocol.
     pub async fn assign(&mut self, partitions: &[TopicPartition]) -> Result<(), ClientError> {
         self.leave("assigned by hand").await;
-        self.mode = Mode::Assigned(coordinator(self.cluster(), self.config()).map(Rc::new));
+        self.mode = Mode::Assigned(coordinator(self.cluster(), self.config()));
         let topics: Vec<Str> = partitions.iter().map(|key| key.topic.clone()).collect();
         self.cluster().want(&topics)?;
         self.fetcher.assignment.borrow_mut().replace(partitions);
@@ -204,33 +206,29 @@ impl Consumer {
             if let Mode::Subscribed { membership, .. } = &self.mode {
                 membership.polled_at.set(rt::now());
             }
+            let config = &self.fetcher.config;
+            self.cluster()
+                .refresh_beside(config.client.metadata_max_age);
             // A look at what is there, even with no time at all.
-            let ready = self.be_ready(deadline).await?;
-            if ready {
-                let config = &self.fetcher.config;
-                let taken = self
-                    .fetcher
-                    .assignment
-                    .borrow_mut()
-                    .take(config.poll_records);
+            if self.be_member(deadline).await? {
+                self.auto_commit();
+                positions::find_beside(&self.fetcher, self.mode.coordinator().cloned());
+                let max = self.config().poll_records;
+                let taken = self.fetcher.assignment.borrow_mut().take(max);
                 let records = taken.map_err(|error| ClientError::Invalid(error.to_string()))?;
                 // While the application works the next records are on their way.
-                let leaderless = self.fetcher.send();
+                if self.fetcher.send() {
+                    let pause = self.config().client.retry_backoff.first;
+                    self.cluster().refresh_beside(pause);
+                }
                 if !records.is_empty() {
                     return Ok(records);
-                }
-                if leaderless {
-                    let pause = config.client.retry_backoff.first;
-                    self.cluster()
-                        .refresh_if_older(pause)
-                        .await
-                        .or_else(ignore_retriable)?;
                 }
             }
             if rt::now() >= deadline {
                 return Ok(Vec::new());
             }
-            self.wait(deadline, ready).await;
+            self.wait(deadline).await;
         }
     }
 
@@ -242,39 +240,19 @@ impl Consumer {
         own.or_else(|| self.fetcher.take_failure())
     }
 
-    /// Waits for records, the end of a rebalance, or the next automatic commit; without being
-    /// ready no longer than one back-off, after which what failed is tried again.
-    async fn wait(&self, deadline: Instant, ready: bool) {
+    /// Waits for records, the end of a rebalance, or the next automatic commit. No longer than
+    /// the longest back-off: a leader may have been found without a bell.
+    async fn wait(&self, deadline: Instant) {
         let config = self.config();
-        let commit_at = config.auto_commit.map(|every| self.committed_at + every);
-        let mut until = commit_at
-            .filter(|_| ready)
-            .map_or(deadline, |at| at.min(deadline));
-        if !ready && self.joining.is_none() {
-            until = until.min(rt::now() + config.client.retry_backoff.delay(1, rt::random_u64()));
-        }
+        let look = rt::now() + config.client.retry_backoff.longest;
+        let commits = config.auto_commit.filter(|_| self.joining.is_none());
+        let commit_at = commits.map(|every| self.committed_at + every);
+        let until = commit_at.map_or(deadline, |at| at.min(deadline)).min(look);
         rt::select2(self.bell.notified(), rt::sleep_until(until)).await;
     }
 
-    /// Member of the group, positions known, commits under way. False if that needs more time.
-    async fn be_ready(&mut self, deadline: Instant) -> Result<bool, ClientError> {
-        self.cluster()
-            .refresh_if_older(self.config().client.metadata_max_age)
-            .await
-            .or_else(ignore_retriable)?;
-        if !self.be_member(deadline).await? {
-            return Ok(false);
-        }
-        self.auto_commit();
-        let left = deadline.since(rt::now()).max(Duration::from_millis(1));
-        match rt::timeout(left, self.find_positions()).await {
-            Ok(result) => result
-                .map(|()| true)
-                .or_else(|e| ignore_retriable(e).map(|()| false)),
-            Err(_) => Ok(false),
-        }
-    }
-
+    /// True as a member of the group, or without one; false while a rebalance is under way, in
+    /// which automatic commits are not due.
     async fn be_member(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         let Mode::Subscribed { topics, membership } = &self.mode else {
             return Ok(true);
@@ -315,91 +293,6 @@ impl Consumer {
         Ok(true)
     }
 
-    /// Asks for committed offsets and looks up what has none.
-    async fn find_positions(&self) -> Result<(), ClientError> {
-        let unknown = self.fetcher.assignment.borrow().unknown();
-        if !unknown.is_empty() {
-            let committed = match self.mode.coordinator() {
-                Some(coordinator) => coordinator.committed(Some(&unknown), true).await?,
-                None => Vec::new(),
-            };
-            let mut assignment = self.fetcher.assignment.borrow_mut();
-            for key in unknown {
-                let found = committed.iter().find(|(other, _)| *other == key);
-                let to = match found {
-                    Some((_, committed)) => Position::At(committed.offset),
-                    None => Position::Lookup(None),
-                };
-                assignment.resolve(&key, Position::Unknown, to);
-            }
-        }
-        let lookups = self.fetcher.assignment.borrow().lookups();
-        if lookups.is_empty() {
-            return Ok(());
-        }
-        let reset = match self.config().offset_reset {
-            OffsetReset::Earliest => Some(OffsetSpec::Earliest),
-            OffsetReset::Latest => Some(OffsetSpec::Latest),
-            OffsetReset::Fail => None,
-        };
-        let mut wanted = Vec::with_capacity(lookups.len());
-        for (key, spec) in &lookups {
-            let Some(spec) = spec.or(reset) else {
-                let what = format!("no committed offset of {key} and auto.offset.reset=none");
-                return Err(ClientError::Invalid(what));
-            };
-            wanted.push((key.clone(), spec));
-        }
-        let listed = self.list(&wanted).await?;
-        let mut trouble = None;
-        {
-            let mut assignment = self.fetcher.assignment.borrow_mut();
-            for (key, result) in listed {
-                let Some((_, asked)) = lookups.iter().find(|(other, _)| *other == key) else {
-                    continue;
-                };
-                match result {
-                    Ok(found) => {
-                        // No record at or after the time that was asked for: the end of the log.
-                        let to = match found.offset {
-                            Some(offset) => Position::At(offset),
-                            None => Position::Lookup(Some(OffsetSpec::Latest)),
-                        };
-                        assignment.resolve(&key, Position::Lookup(*asked), to);
-                    }
-                    Err(code) => {
-                        trouble = Some(ClientError::broker(format!("offset of {key}"), code, ""));
-                    }
-                }
-            }
-        }
-        match trouble {
-            None => Ok(()),
-            Some(error) => {
-                if error.is_retriable() {
-                    self.cluster()
-                        .refresh()
-                        .await
-                        .map(|_| ())
-                        .or_else(ignore_retriable)?;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn list(
-        &self,
-        wanted: &[(TopicPartition, OffsetSpec)],
-    ) -> Result<ListedOffsets, ClientError> {
-        let topics: Vec<Str> = wanted.iter().map(|(key, _)| key.topic.clone()).collect();
-        let view = self.cluster().view();
-        if topics.iter().any(|topic| view.topic(topic).is_none()) {
-            self.cluster().refresh().await?;
-        }
-        list_offsets(self.cluster(), wanted, self.config().isolation).await
-    }
-
     /// Offsets by time, or where logs begin and end, for any partitions.
     pub async fn offsets(
         &self,
@@ -407,7 +300,7 @@ impl Consumer {
     ) -> Result<ListedOffsets, ClientError> {
         let topics: Vec<Str> = wanted.iter().map(|(key, _)| key.topic.clone()).collect();
         self.cluster().want(&topics)?;
-        self.list(wanted).await
+        list(self.cluster(), wanted, self.config().isolation).await
     }
 
     // ----------------------------------------------------------------------------------- end
@@ -438,15 +331,8 @@ impl Consumer {
     }
 }
 
-fn coordinator(cluster: &Cluster, config: &ConsumerConfig) -> Option<GroupCoordinator> {
+fn coordinator(cluster: &Cluster, config: &ConsumerConfig) -> Option<Rc<GroupCoordinator>> {
     let group = config.group_id.as_deref()?;
-    Some(GroupCoordinator::new(cluster.clone(), Str::from(group)))
-}
-
-fn ignore_retriable(error: ClientError) -> Result<(), ClientError> {
-    if error.is_retriable() || error.code() == ErrorCode::REBALANCE_IN_PROGRESS {
-        Ok(())
-    } else {
-        Err(error)
-    }
+    let coordinator = GroupCoordinator::new(cluster.clone(), Str::from(group));
+    Some(Rc::new(coordinator))
 }

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use super::consumer::{Consumer, Mode};
 use super::error::ClientError;
 use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
-use super::membership::Membership;
 use super::topic_partition::TopicPartition;
 use crate::rt;
 
@@ -74,7 +73,7 @@ impl Consumer {
 
     fn coordinator(&self) -> Result<&GroupCoordinator, ClientError> {
         let missing = || ClientError::Invalid("offsets need group.id".to_owned());
-        self.mode.coordinator().ok_or_else(missing)
+        self.mode.coordinator().map(Rc::as_ref).ok_or_else(missing)
     }
 
     /// Commits beside the application if `auto.commit.interval.ms` has passed.
@@ -87,7 +86,7 @@ impl Consumer {
             return;
         }
         self.committed_at = rt::now();
-        if self.mode.coordinator().is_none() || self.committing.get() {
+        if self.committing.get() {
             return;
         }
         let offsets = self.consumed();
@@ -95,18 +94,12 @@ impl Consumer {
             return;
         }
         let committer = self.committer();
-        let coordinator = match &self.mode {
-            Mode::Subscribed { membership, .. } => Coordinating::Member(membership.clone()),
-            Mode::Assigned(Some(coordinator)) => Coordinating::Simple(coordinator.clone()),
-            Mode::Assigned(None) => return,
+        let Some(coordinator) = self.mode.coordinator().cloned() else {
+            return;
         };
         let committing = self.committing.clone();
         committing.set(true);
         drop(rt::spawn(async move {
-            let coordinator = match &coordinator {
-                Coordinating::Member(membership) => &membership.coordinator,
-                Coordinating::Simple(coordinator) => coordinator,
-            };
             // The next one carries these offsets too.
             if let Err(error) = coordinator.commit(&committer, &offsets).await {
                 tracing::debug!(%error, "automatic commit failed");
@@ -114,9 +107,4 @@ impl Consumer {
             committing.set(false);
         }));
     }
-}
-
-enum Coordinating {
-    Member(Rc<Membership>),
-    Simple(Rc<GroupCoordinator>),
 }

@@ -3,7 +3,7 @@
 //! One executor. Uses no fetch sessions: each request names its partitions. Never retries: what
 //! failed becomes fetchable again, after a pause.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use ahash::{AHashMap, AHashSet};
@@ -32,6 +32,8 @@ pub(super) struct Fetcher {
     pub(super) assignment: RefCell<Assignment>,
     /// Rung when something arrived or failed.
     pub(super) bell: Notify,
+    /// Positions are being looked for.
+    pub(super) positioning: Cell<bool>,
     busy: RefCell<AHashSet<NodeId>>,
     failures: RefCell<AHashMap<NodeId, u32>>,
     /// What the application must know.
@@ -45,6 +47,7 @@ impl Fetcher {
             config,
             assignment: RefCell::default(),
             bell,
+            positioning: Cell::new(false),
             busy: RefCell::default(),
             failures: RefCell::default(),
             failure: RefCell::new(None),
@@ -53,6 +56,11 @@ impl Fetcher {
 
     pub(super) fn take_failure(&self) -> Option<ClientError> {
         self.failure.borrow_mut().take()
+    }
+
+    /// Keeps what the application must know until the next poll.
+    pub(super) fn fail(&self, error: ClientError) {
+        *self.failure.borrow_mut() = Some(error);
     }
 
     /// Sends a fetch to every leader that has none on its way. True if a partition has no leader.

@@ -29,7 +29,7 @@ const JOIN_MARGIN: Duration = Duration::from_secs(5);
 
 /// See the module's words.
 pub(super) struct Membership {
-    pub(super) coordinator: GroupCoordinator,
+    pub(super) coordinator: Rc<GroupCoordinator>,
     config: ConsumerConfig,
     instance_id: Option<Str>,
     member_id: RefCell<Str>,
@@ -53,7 +53,7 @@ enum State {
 
 impl Membership {
     pub(super) fn new(
-        coordinator: GroupCoordinator,
+        coordinator: Rc<GroupCoordinator>,
         config: ConsumerConfig,
         bell: Notify,
     ) -> Rc<Membership> {

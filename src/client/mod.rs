@@ -32,6 +32,7 @@ mod outbox;
 mod outbox_tests;
 mod partitioner;
 mod pending_batch;
+mod positions;
 mod producer;
 mod producer_record;
 mod sender;
