@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Failure;
-use crate::log::dump::{Dump, DumpOptions, TextDecoder};
+use super::dump_decoder::LogDecoder;
+use crate::log::dump::{Dump, DumpOptions};
 
 #[derive(Args)]
 #[command(
@@ -37,6 +38,15 @@ pub struct DumpLog {
     /// Print keys and values without offsets, timestamps and sizes.
     #[arg(long)]
     skip_record_metadata: bool,
+    /// Read the records as those of __consumer_offsets.
+    #[arg(long, group = "decoder")]
+    offsets_decoder: bool,
+    /// Read the records as those of __transaction_state.
+    #[arg(long, group = "decoder")]
+    transaction_log_decoder: bool,
+    /// Read the records as those of __cluster_metadata.
+    #[arg(long, group = "decoder")]
+    cluster_metadata_decoder: bool,
     /// Bytes of a log file to read.
     #[arg(long, value_name = "BYTES", default_value_t = i32::MAX as u64)]
     max_bytes: u64,
@@ -44,8 +54,18 @@ pub struct DumpLog {
 
 impl DumpLog {
     pub fn run(self) -> Result<(), Failure> {
+        let decoder = if self.offsets_decoder {
+            LogDecoder::Offsets
+        } else if self.transaction_log_decoder {
+            LogDecoder::Transactions
+        } else if self.cluster_metadata_decoder {
+            LogDecoder::Metadata
+        } else {
+            LogDecoder::Text
+        };
         let options = DumpOptions {
-            print_data: self.print_data_log,
+            // Who names a decoder wants to see what it reads.
+            print_data: self.print_data_log || decoder != LogDecoder::Text,
             deep: self.deep_iteration,
             verify_index_only: self.verify_index_only,
             index_sanity_check: self.index_sanity_check,
@@ -53,7 +73,7 @@ impl DumpLog {
             max_bytes: self.max_bytes,
         };
         let mut out = BufWriter::new(io::stdout().lock());
-        let mut dump = Dump::new(options, &TextDecoder, &mut out);
+        let mut dump = Dump::new(options, &decoder, &mut out);
         for file in &self.files {
             dump.file(file).map_err(|error| match error.kind() {
                 io::ErrorKind::BrokenPipe => Failure::from(error),

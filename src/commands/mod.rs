@@ -4,6 +4,7 @@
 mod bootstrap;
 mod configs;
 mod consume;
+mod dump_decoder;
 mod dump_log;
 mod groups;
 mod key_value;
