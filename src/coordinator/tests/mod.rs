@@ -6,3 +6,4 @@ mod membership;
 mod offsets;
 mod statics;
 mod storage;
+mod transactions;
