@@ -10,7 +10,17 @@
 //! Target: under 100 ns a step, flat in the number pending as far as memory lets it: at a million
 //! the timers (48 MB) are beyond the caches and the floor rises with them.
 //!
-//! LAST_RESULT
+//! Last result (2 shared cores, Rust 1.95, ns, the median of 20 samples):
+//!
+//! | pending | floor | cancel+insert | expire+insert | next_deadline | check+complete+watch | check, not satisfied |
+//! |---|---|---|---|---|---|---|
+//! | 1 k | 3 | 13 | 134 (30 empty ticks a timer) | 4 | 83 | 6 |
+//! | 100 k | 6 | 25 | 37 | 5 | 420 | 21 |
+//! | 1 M | 53 | 222 | 282 | 4 | 1,702 | 160 |
+//!
+//! Per step the wheel stays at about 110 ns at a million pending timers touched in random order,
+//! four times the floor's cache misses (a timer, its neighbours, their slots); the purgatory row is
+//! one cancel, one insert and two places under two keys of a map that is far beyond the caches.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use highwater::purgatory::{Purgatory, TimerWheel};
