@@ -1,5 +1,6 @@
 //! Bad input against the running broker: each gets the protocol's error or a closed connection,
 //! and the broker stays up and serves others.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

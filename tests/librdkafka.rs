@@ -1,5 +1,6 @@
 //! Real librdkafka against the real broker: every codec, keys, headers, timestamps, idempotence,
 //! groups with a rebalance, restarts, and kill -9 with nothing acknowledged lost.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

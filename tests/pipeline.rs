@@ -1,5 +1,6 @@
 //! The claims about one record's way through one broker, each a test named after the claim, with
 //! stock librdkafka on the outside and the request log and the files on the inside.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

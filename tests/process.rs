@@ -1,5 +1,6 @@
 //! The broker as a process: what it refuses to start with, the limits on connections, metrics, and
 //! the way down.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

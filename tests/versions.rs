@@ -1,5 +1,6 @@
 //! Every API that is advertised answers at every version it is advertised at: an empty request of
 //! each gets a well-formed answer and never a closed connection.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

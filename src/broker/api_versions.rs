@@ -31,10 +31,10 @@ pub fn handle(context: &Rc<Context>, request: ApiVersionsRequest) -> ApiVersions
             &request.client_software_version,
         );
     }
-    if context.version >= IDENTITY_VERSION {
-        if let Err(error) = check_identity(context, &request) {
-            return refused(error);
-        }
+    if context.version >= IDENTITY_VERSION
+        && let Err(error) = check_identity(context, &request)
+    {
+        return refused(error);
     }
     let image = context.shard.image();
     let mut response = ApiVersionsResponse {

@@ -84,7 +84,7 @@ fn begin(
 async fn route(context: Rc<Context>, body: Reader) -> Started {
     let c = context.clone();
     match context.key {
-        ApiKey::PRODUCE => return start_produce(context, body).await,
+        ApiKey::PRODUCE => start_produce(context, body).await,
         ApiKey::FETCH => run(c, body, fetch::handle).await,
         ApiKey::LIST_OFFSETS => run(c, body, list_offsets::handle).await,
         ApiKey::METADATA => run(c, body, metadata::handle).await,

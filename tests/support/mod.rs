@@ -1,5 +1,5 @@
 //! A broker as a child process, and a raw protocol connection, for the tests of the real binary.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 pub mod raw;
 

@@ -726,7 +726,7 @@ fn sessions_that_end_together_do_not_hold_the_core() {
         };
         world.send_join(3, request);
     }
-    world.clock.now = world.clock.now + std::time::Duration::from_secs(4);
+    world.clock.now += std::time::Duration::from_secs(4);
     let before = world.answered;
     let effects = world.shard.on_tick(world.clock);
     world.carry_out(effects);
