@@ -221,7 +221,7 @@ fn records_that_were_produced_are_consumed_and_their_group_has_no_lag() {
         "--group",
         "billing",
         "--timeout-ms",
-        "3000",
+        "20000",
         "--max-messages",
         "44",
     ];

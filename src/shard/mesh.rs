@@ -7,7 +7,7 @@
 //! A full lane makes the sender wait (backpressure), nothing is dropped.
 
 use crate::rt;
-use crate::rt::lane::{self, LaneReceiver, LaneSender};
+use crate::rt::lane::{self, LaneReceiver, LaneSender, TrySendError};
 use crate::rt::sync::oneshot;
 use slab::Slab;
 use std::any::Any;
@@ -15,6 +15,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 /// Jobs that may wait in one lane. A job is small (records travel as reference-counted slices);
 /// 1024 cover a burst of every connection of a shard without a wake-up each.
@@ -181,6 +182,16 @@ impl<S: 'static, C: 'static> Mesh<S, C> {
         }
     }
 
+    /// Sends a reply without waiting; gives it back if its lane is full.
+    fn try_reply(&self, to: Place, reply: Reply) -> Option<Reply> {
+        let link = self.links.get(to).and_then(Option::as_ref)?;
+        match link.replies.try_send(reply) {
+            Err(TrySendError::Full(reply)) => Some(reply),
+            // Closed: the caller's executor is gone and nobody waits any more.
+            Ok(()) | Err(TrySendError::Closed(_)) => None,
+        }
+    }
+
     fn complete(&self, reply: Reply) {
         let waiter = self.waiting.borrow_mut().try_remove(reply.call);
         if let Some(waiter) = waiter {
@@ -255,11 +266,29 @@ fn serve<S: 'static, C: 'static, T: 'static>(
             while let Some(Request { call, job }) = requests.recv().await {
                 let Some(job) = mine(job) else { continue };
                 // The synchronous part runs here, in the order of arrival; the rest by itself.
-                let answer = job(state.clone());
+                let mut answer = job(state.clone());
+                let mut reply = None;
+                // Most answers are ready at once: they need no task of their own. One that is not
+                // is polled again by its task, with that task's waker.
+                if let Poll::Ready(answer) = answer
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                {
+                    reply = mesh_in.try_reply(from, Reply { call, answer });
+                    if reply.is_none() {
+                        continue;
+                    }
+                }
                 let mesh = mesh_in.clone();
                 rt::spawn(async move {
-                    let answer = answer.await;
-                    mesh.reply(from, Reply { call, answer }).await;
+                    let reply = match reply {
+                        Some(reply) => reply,
+                        None => Reply {
+                            call,
+                            answer: answer.await,
+                        },
+                    };
+                    mesh.reply(from, reply).await;
                 });
             }
         });
