@@ -4,7 +4,6 @@
 //! committing. Each runs beside it to its own end, so that short polls do not start it over again;
 //! nothing new begins between polls but heartbeats.
 
-use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use super::list_offsets::{ListedOffsets, OffsetSpec};
 use super::membership::Membership;
 use super::positions::{self, list};
 use super::topic_partition::TopicPartition;
-use crate::rt::sync::Notify;
+use crate::rt::sync::{Notify, Semaphore};
 use crate::rt::{self, Instant, Task};
 use crate::types::Offset;
 use crate::wire::Str;
@@ -34,8 +33,8 @@ pub struct Consumer {
     joining: Option<Task<Result<Vec<TopicPartition>, ClientError>>>,
     pub(super) committed_at: Instant,
     rebalances: u64,
-    /// An automatic commit on its way.
-    pub(super) committing: Rc<Cell<bool>>,
+    /// One commit at a time, or an older one could arrive last.
+    pub(super) commits: Semaphore,
     closed: bool,
 }
 
@@ -78,7 +77,7 @@ impl Consumer {
             joining: None,
             committed_at: rt::now(),
             rebalances: 0,
-            committing: Rc::new(Cell::new(false)),
+            commits: Semaphore::new(1),
             closed: false,
         })
     }

@@ -49,6 +49,7 @@ impl Consumer {
             return Ok(());
         }
         let deadline = rt::now() + self.config().client.api_timeout;
+        let _turn = self.commits.acquire(1).await;
         let committer = self.committer();
         self.cluster()
             .retry_until(deadline, async || {
@@ -86,9 +87,10 @@ impl Consumer {
             return;
         }
         self.committed_at = rt::now();
-        if self.committing.get() {
+        // Taken before the task begins: a commit by hand that comes next must not overtake it.
+        let Some(turn) = self.commits.try_acquire(1) else {
             return;
-        }
+        };
         let offsets = self.consumed();
         if offsets.is_empty() {
             return;
@@ -97,14 +99,12 @@ impl Consumer {
         let Some(coordinator) = self.mode.coordinator().cloned() else {
             return;
         };
-        let committing = self.committing.clone();
-        committing.set(true);
         drop(rt::spawn(async move {
+            let _turn = turn;
             // The next one carries these offsets too.
             if let Err(error) = coordinator.commit(&committer, &offsets).await {
                 tracing::debug!(%error, "automatic commit failed");
             }
-            committing.set(false);
         }));
     }
 }
