@@ -270,7 +270,7 @@ pub fn decode_time_entry(raw: &[u8]) -> TimeEntry {
 }
 
 fn check_size(bytes: &[u8], entry: usize) -> Result<(), IndexDamage> {
-    if bytes.len() % entry != 0 {
+    if !bytes.len().is_multiple_of(entry) {
         return Err(IndexDamage::Size {
             bytes: bytes.len(),
             entry,

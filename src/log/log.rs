@@ -82,6 +82,8 @@ pub(super) struct LogState {
     pub epochs_unwritten: bool,
     /// Sealed segments below this were seen to be on the disk as a whole: a place to look from.
     pub synced_below: Cell<Offset>,
+    /// What lies past `durable` was found at an unclean start: see [`Log::write_again`].
+    pub unproven: bool,
     /// A task that persists index entries or epochs is on its way.
     pub persisting: bool,
 }
@@ -369,6 +371,12 @@ impl Log {
     /// Flushes what is written now, as a part of a round; the number of files synced. A failure
     /// takes the log offline.
     pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
+        if self.state().unproven
+            && let Err(error) = self.write_again().await
+        {
+            self.fail("write", error);
+            return 0;
+        }
         let Some(plan) = self.plan_flush() else {
             return 0;
         };
@@ -455,7 +463,7 @@ impl LogState {
     }
 
     /// Where a recovery must begin to check: nothing below needs it. A sealed segment holds it
-    /// back until all of its file, the cut of its reserved space included, is on the disk.
+    /// back until all of its files, the cuts of their reserved space included, are on the disk.
     pub(super) fn recovery_point(&self) -> Offset {
         let durable = self.marks.durable();
         let from = self.floor_base(durable.min(self.synced_below.get()));
@@ -463,7 +471,7 @@ impl LogState {
             .segments
             .range(from..)
             .take_while(|(base, _)| **base < durable)
-            .find(|(_, segment)| segment.is_sealed() && !segment.is_synced());
+            .find(|(_, segment)| segment.is_sealed() && !segment.is_settled());
         let point = unsynced.map_or(durable, |(base, _)| *base);
         // The active segment is not sealed yet: it has to be looked at again once it is.
         self.synced_below.set(point.min(self.active().base()));

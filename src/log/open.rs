@@ -266,7 +266,7 @@ impl Loader {
             segment.adopt_max_timestamp(timestamp, offset);
         }
         segment.seal();
-        segment.mark_synced();
+        segment.mark_settled();
         Ok(())
     }
 
@@ -302,7 +302,8 @@ impl Loader {
         let mut epochs_changed = self.epochs.truncate_from_end(self.log_end);
         epochs_changed |= self.epochs.truncate_from_start(log_start);
         self.remove_stray_snapshots().await?;
-        let durable = if self.open.clean_shutdown && self.check_from.is_none() {
+        let clean = self.open.clean_shutdown && self.check_from.is_none();
+        let durable = if clean {
             self.log_end
         } else {
             self.open.recovery_point
@@ -326,6 +327,7 @@ impl Loader {
             flush_wanted: Offset::ZERO,
             epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
             synced_below: Cell::new(Offset::ZERO),
+            unproven: !clean && durable < self.log_end,
             persisting: false,
         };
         let log = Log::from_parts(LogParts {
@@ -336,8 +338,10 @@ impl Loader {
         });
         log.load_partial_block().await?;
         log.write_epochs().await?;
-        if log.durability().waits_for_flush() {
-            // What is served must be what survives: the row counts durable records only.
+        let direct = log.config().segment_io == SegmentIo::Direct;
+        if log.durability().waits_for_flush() || direct {
+            // What is served must be what survives where the row counts durable records only.
+            // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
             log.flush().await.map_err(io::Error::other)?;
         }
         Ok((log, self.report))

@@ -11,6 +11,7 @@ use crate::rt;
 use crate::types::Offset;
 use crate::wire::batch::Batch;
 
+use super::log::Log;
 use super::names::{self, FileKind};
 use super::open::{Loader, remove_segment_files};
 use super::rebuild::Rebuild;
@@ -19,6 +20,9 @@ use super::segment::{BatchExtent, Segment};
 
 /// Bytes looked at per read when a cut tail is searched for anything but zeros.
 const ZERO_CHECK_BYTES: u64 = 1 << 20;
+
+/// Bytes written again at a time.
+const REWRITE_BYTES: u64 = 1 << 20;
 
 /// What recovery cut off one segment file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -285,6 +289,47 @@ impl<'a> Recovery<'a> {
         // Before anything is appended: a name that comes back after a power loss would put old
         // records behind new ones.
         rt::fs::sync_dir(&self.loader.dir).await
+    }
+}
+
+impl Log {
+    /// Writes what an unclean start found past `durable` into its place once more, before the
+    /// first flush that may count it. A failed fdatasync of an earlier life may have left pages
+    /// that read well, count as clean and are not on the device: another fdatasync alone would
+    /// not bring them there. What is written never changes but by a cut, and a cut waits for the
+    /// same permit, so appends may go on beside it.
+    pub(super) async fn write_again(&self) -> io::Result<()> {
+        let _permit = self.upkeep.acquire(1).await;
+        let (from, segments) = {
+            let state = self.state();
+            let from = state.marks.durable();
+            let first = state.floor_base(from);
+            let segments: Vec<Rc<Segment>> = state
+                .segments
+                .range(first..)
+                .map(|(_, s)| s.clone())
+                .collect();
+            (from, segments)
+        };
+        for segment in segments {
+            let Some(handles) = segment.handles() else {
+                continue;
+            };
+            let end = segment.written();
+            let mut position = segment.floor_position(from).unwrap_or(0);
+            while position < end {
+                let len = (end - position).min(REWRITE_BYTES) as usize;
+                let bytes = handles.reader.read_at(position, len).await?;
+                if bytes.is_empty() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                let next = position + bytes.len() as u64;
+                handles.reader.write_all_at(position, vec![bytes]).await?;
+                position = next;
+            }
+        }
+        self.state_mut().unproven = false;
+        Ok(())
     }
 }
 

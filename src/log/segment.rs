@@ -60,6 +60,8 @@ pub struct Segment {
     state: RefCell<State>,
     /// Everything of a sealed segment has reached the disk.
     synced: Cell<bool>,
+    /// The index files of a sealed segment are whole, cut to size and on the disk.
+    index_files_whole: Cell<bool>,
     preallocation: Cell<Preallocation>,
     preallocation_ended: Event,
 }
@@ -135,6 +137,7 @@ impl Segment {
             base: loaded.base,
             handles: RefCell::new(None),
             synced: Cell::new(false),
+            index_files_whole: Cell::new(false),
             preallocation: Cell::new(Preallocation::Idle),
             preallocation_ended: Event::new(),
             state: RefCell::new(State {
@@ -181,6 +184,17 @@ impl Segment {
 
     pub fn mark_synced(&self) {
         self.synced.set(true);
+    }
+
+    /// A sealed segment that a later start may take as it is, without looking at its batches.
+    pub fn is_settled(&self) -> bool {
+        self.synced.get() && self.index_files_whole.get()
+    }
+
+    /// Found whole when the log was opened.
+    pub fn mark_settled(&self) {
+        self.synced.set(true);
+        self.index_files_whole.set(true);
     }
 
     /// (largest timestamp, last offset of the batch that holds it); (-1, base) when empty.
@@ -354,6 +368,7 @@ impl Segment {
         state.written = 0;
         state.sealed = false;
         self.synced.set(false);
+        self.index_files_whole.set(false);
     }
 
     /// Takes over indexes read from their files.
@@ -417,6 +432,7 @@ impl Segment {
     /// Makes the last segment left by a truncation the active one again.
     pub fn unseal(&self) {
         self.state.borrow_mut().sealed = false;
+        self.index_files_whole.set(false);
     }
 
     /// Cuts everything at or past `offset`, which begins at `position`. The indexes must be in
@@ -528,7 +544,9 @@ impl Segment {
         if let Some(bytes) = &plan.txns {
             self.persist_txns(dir, bytes).await?;
         }
-        self.finish_persist(&plan);
+        let whole = self.finish_persist(&plan);
+        self.index_files_whole
+            .set(whole && trim && self.is_sealed());
         Ok(())
     }
 
@@ -568,7 +586,8 @@ impl Segment {
         })
     }
 
-    fn finish_persist(&self, plan: &PersistPlan) {
+    /// True if nothing was cut or added since the plan was made.
+    fn finish_persist(&self, plan: &PersistPlan) -> bool {
         let mut state = self.state.borrow_mut();
         if plan
             .txns
@@ -578,16 +597,17 @@ impl Segment {
             state.txns_unwritten = false;
         }
         let Some(indexes) = state.indexes.as_mut() else {
-            return;
+            return false;
         };
         if indexes.cuts != plan.cuts {
-            return;
+            return false;
         }
         indexes.persisted = (
             plan.parts[0].first + plan.parts[0].bytes.len() / OFFSET_ENTRY_BYTES,
             plan.parts[1].first + plan.parts[1].bytes.len() / TIME_ENTRY_BYTES,
         );
         indexes.stale_tail = false;
+        indexes.persisted == (indexes.offsets.len(), indexes.times.len())
     }
 
     /// Reads a sealed segment's indexes into memory and charges them to the shard's bound.
@@ -693,6 +713,10 @@ pub async fn read_last_time_entry(base: Offset, dir: &Path) -> io::Result<Option
         ));
     }
     let entry = decode_time_entry(&raw);
+    if entry.timestamp <= 0 && entry.relative == 0 {
+        let reason = "time index was not cut to its entries";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    }
     Ok(Some((
         entry.timestamp,
         Offset(base.0 + i64::from(entry.relative)),

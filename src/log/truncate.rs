@@ -25,6 +25,8 @@ use super::segment::{BatchExtent, Segment};
 struct CutPoint {
     offset: Offset,
     position: u64,
+    /// The data ends before `offset`, which is the log start inside the batch that was cut.
+    hole: bool,
     /// Batches that stay behind the last index entry that stays.
     tail: Vec<BatchExtent>,
 }
@@ -44,11 +46,19 @@ impl Log {
             return Ok(());
         }
         self.writer_idle().await;
-        let _permit = self.upkeep.acquire(1).await;
+        let permit = self.upkeep.acquire(1).await;
         self.check_usable()?;
         self.begin_cut(offset);
         let outcome = self.cut_tail(offset).await;
-        self.end_cut(outcome)
+        drop(permit);
+        let hole = matches!(outcome, Ok(true));
+        self.end_cut(outcome.map(drop))?;
+        if hole {
+            // Nothing that may be read is left, and the next batch would stand behind a hole,
+            // which a recovery takes for a loss.
+            return self.truncate_fully_and_start_at(self.log_start()).await;
+        }
+        Ok(())
     }
 
     /// Deletes everything and lets the log start at `offset`, which may be anywhere.
@@ -137,7 +147,7 @@ impl Log {
         if self.check_usable().is_ok() {
             let outcome = self.cut_tail(written).await;
             // Offline if even that failed; the callers of this task have nobody to tell.
-            let _ = self.end_cut(outcome);
+            let _ = self.end_cut(outcome.map(drop));
         }
     }
 
@@ -171,7 +181,8 @@ impl Log {
     }
 
     /// Cuts segments, indexes, epochs and producer state. The watermarks are lowered already.
-    async fn cut_tail(&self, offset: Offset) -> io::Result<()> {
+    /// True if what is left ends before the log start.
+    async fn cut_tail(&self, offset: Offset) -> io::Result<bool> {
         let (segment, later, dir, config) = {
             let state = self.state();
             let base = state.floor_base(offset);
@@ -184,7 +195,7 @@ impl Log {
             (segment, later, state.dir.clone(), state.config.clone())
         };
         let Some(segment) = segment else {
-            return Ok(());
+            return Ok(false);
         };
         self.doom_segments(&later).await?;
         {
@@ -210,7 +221,8 @@ impl Log {
         if segment.handles().is_some() {
             self.tolerate_no_space(segment.persist_indexes(&dir, false).await)?;
         }
-        self.tolerate_no_space(self.write_epochs().await)
+        self.tolerate_no_space(self.write_epochs().await)?;
+        Ok(cut.hole)
     }
 
     async fn resize(&self, segment: &Segment, position: u64) -> io::Result<()> {
@@ -241,6 +253,7 @@ impl Log {
         let mut cut = CutPoint {
             offset,
             position: segment.written(),
+            hole: false,
             tail: Vec::new(),
         };
         let Some(handles) = segment.handles() else {
@@ -253,7 +266,9 @@ impl Log {
             match scanner.next().await {
                 Ok(Some((position, batch))) if batch.last_offset() >= offset => {
                     // Never below the log start, also where a batch reaches across it.
-                    cut.offset = offset.min(batch.base_offset()).max(self.log_start());
+                    let base = batch.base_offset();
+                    cut.offset = offset.min(base).max(self.log_start());
+                    cut.hole = base < cut.offset;
                     cut.position = position;
                     return Ok(cut);
                 }
@@ -263,6 +278,8 @@ impl Log {
                 Err(ScanError::Damaged { position, error }) => {
                     // Everything from here on is cut anyway, or cannot be told apart from it.
                     tracing::warn!(dir = %self.dir().display(), position, %error, "damage at the cut");
+                    let end = cut.tail.last().map(|batch| batch.last.next());
+                    cut.offset = end.unwrap_or(offset).max(self.log_start());
                     cut.position = position;
                     return Ok(cut);
                 }

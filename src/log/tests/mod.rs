@@ -140,6 +140,11 @@ impl Log {
     pub(super) async fn abandon(&self) {
         self.writer_idle().await;
         let _permit = self.upkeep.acquire(1).await;
+        let segments: Vec<_> = self.state().segments.values().cloned().collect();
+        for segment in segments {
+            // A real kill ends these with the process.
+            segment.preallocation_settled().await;
+        }
         self.state_mut().status = Status::Closed;
         self.shard.recent.forget(self.key());
     }

@@ -92,16 +92,17 @@ impl Known {
             "log ends at {end}, {must} was promised: {report:?}"
         );
         let found = read_all(&log, log.log_start()).await;
-        let mut sent = self.sent.borrow_mut();
-        sent.retain(|batch| batch.last < end);
-        let known: Vec<(i64, i64)> = sent.iter().map(|batch| (batch.base, batch.last)).collect();
+        let sent: Vec<(i64, i64, Bytes)> = {
+            let mut sent = self.sent.borrow_mut();
+            sent.retain(|batch| batch.last < end);
+            let copy = |batch: &Sent| (batch.base, batch.last, batch.body.clone());
+            sent.iter().map(copy).collect()
+        };
+        let known: Vec<(i64, i64)> = sent.iter().map(|(base, last, _)| (*base, *last)).collect();
         assert_eq!(found, known, "{report:?}");
-        for batch in sent.iter() {
-            let read = log
-                .read(Offset(batch.base), Offset(end), 1, true)
-                .await
-                .unwrap();
-            assert_eq!(batches(&read)[0].body(), batch.body, "at {}", batch.base);
+        for (base, _, body) in sent {
+            let read = log.read(Offset(base), Offset(end), 1, true).await.unwrap();
+            assert_eq!(batches(&read)[0].body(), body, "at {base}");
         }
         self.written.set(end);
         self.durable.set(self.durable.get().min(end));
