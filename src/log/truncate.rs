@@ -20,6 +20,7 @@ use super::rebuild::{Rebuild, list_snapshots};
 use super::recover::extent_of;
 use super::scan::{ScanError, Scanner};
 use super::segment::{BatchExtent, Segment};
+use super::writer::is_no_space;
 
 /// Where a segment is cut.
 struct CutPoint {
@@ -241,7 +242,7 @@ impl Log {
     /// What can be written again later, or rebuilt, does not take a log offline on a full disk.
     fn tolerate_no_space(&self, outcome: io::Result<()>) -> io::Result<()> {
         match outcome {
-            Err(error) if super::writer::is_no_space(&error) => {
+            Err(error) if is_no_space(&error) => {
                 self.state_mut().epochs_unwritten = true;
                 Ok(())
             }
@@ -331,6 +332,9 @@ impl Log {
                 match rt::fs::rename(&from, &to).await {
                     Ok(()) => doomed.push(to),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    // A new name may take a block that a full disk has not got. Whoever reads the
+                    // file has it open.
+                    Err(error) if is_no_space(&error) => leftovers::remove(&from).await?,
                     Err(error) => return Err(error),
                 }
             }

@@ -21,7 +21,7 @@ use super::log::{Log, LogState, Status};
 use super::names::{self, FileKind};
 use super::open::draw_jitter;
 use super::segment::{Incoming, Segment};
-use super::writer::trim;
+use super::writer::{is_no_space, trim};
 
 /// Index entries that may wait in memory before they are written behind: some 256 KiB of log at
 /// the default interval, and one write instead of 64.
@@ -121,7 +121,7 @@ impl Log {
 
     /// A refusal for lack of space costs only what can be rebuilt; anything else is the disk's end.
     fn background_failure(&self, what: &'static str, error: io::Error) {
-        if super::writer::is_no_space(&error) {
+        if is_no_space(&error) {
             tracing::warn!(dir = %self.dir().display(), what, %error, "not done for lack of space");
         } else {
             self.fail(what, error);
@@ -277,9 +277,17 @@ impl Log {
         let dir = self.dir();
         let name = names::delete_dir(self.topic(), self.partition(), random_id());
         let doomed = dir.with_file_name(name);
-        rt::fs::rename(dir.as_path(), &doomed)
-            .await
-            .map_err(|error| self.fail("rename", error))?;
+        let renamed = match rt::fs::rename(dir.as_path(), &doomed).await {
+            // A new name may take a block that a full disk has not got; then the files go now.
+            Err(error) if is_no_space(&error) => {
+                rt::fs::remove_dir_all(dir.as_path())
+                    .await
+                    .map_err(|error| self.fail("remove", error))?;
+                false
+            }
+            Err(error) => return Err(self.fail("rename", error)),
+            Ok(()) => true,
+        };
         if let Some(log_dir) = dir.parent() {
             rt::fs::sync_dir(log_dir)
                 .await
@@ -287,7 +295,9 @@ impl Log {
         }
         {
             let mut state = self.state_mut();
-            state.dir = Rc::new(doomed);
+            if renamed {
+                state.dir = Rc::new(doomed);
+            }
             state.status = Status::Closed;
             state.queue.clear();
         }
@@ -298,8 +308,17 @@ impl Log {
 
     /// Removes the directory of a log that was marked deleted.
     pub async fn delete_files(&self) -> Result<(), LogError> {
-        rt::fs::remove_dir_all(self.dir().as_path())
-            .await
-            .map_err(|error| self.storage_error("remove", error))
+        let dir = self.dir();
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        if names::parse_partition_dir(&name) != Some(names::PartitionDir::Delete) {
+            // Gone already, and the name may be another log's by now.
+            return Ok(());
+        }
+        match rt::fs::remove_dir_all(dir.as_path()).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.storage_error("remove", error))
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -49,7 +49,7 @@ async fn fill_and_go_on(config: LogConfig) {
     assert_eq!(read_all(&log, Offset(0)).await, acknowledged);
     // Space comes back.
     while log
-        .apply_retention(NOW_MS + config.retention_ms + 1, Offset(5))
+        .apply_retention(NOW_MS + config.retention_ms + 1, Offset(25))
         .deleted
         .is_empty()
     {
@@ -67,7 +67,8 @@ async fn fill_and_go_on(config: LogConfig) {
         }
         assert!(
             deadline.elapsed() < Duration::from_secs(5),
-            "the log does not go on"
+            "the log does not go on: {:?}",
+            log.failure()
         );
         crate::rt::sleep(Duration::from_millis(10)).await;
     }
