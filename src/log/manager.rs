@@ -1,7 +1,7 @@
 //! Owns which logs a shard has open and what must happen to them from time to time: retention,
 //! producer expiry, flushes by time, removal of deleted partitions, failure of a directory. One
 //! per shard, on that shard. It never writes a checkpoint file: those belong to a directory that
-//! all shards share, so it reports facts as plain data and [`super::checkpointer`] writes them.
+//! all shards share; each log tells its facts as plain data, and the directory's owner writes them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,6 @@ use crate::rt;
 use crate::rt::sync::Event;
 use crate::types::Offset;
 
-use super::dir::CheckpointFacts;
 use super::error::LogError;
 use super::log::Log;
 use super::open::{LogOpen, RecoveryReport};
@@ -160,21 +159,6 @@ impl LogManager {
             }
         }));
         Ok(())
-    }
-
-    /// What the checkpoints of each log directory must say of this shard's logs. Offline logs are
-    /// left out: their directory cannot be written.
-    pub fn checkpoint_facts(&self) -> BTreeMap<PathBuf, Vec<CheckpointFacts>> {
-        let mut facts: BTreeMap<PathBuf, Vec<CheckpointFacts>> = BTreeMap::new();
-        for log in self.logs.borrow().values().filter(|log| !log.is_offline()) {
-            if let Some(log_dir) = log.dir().parent() {
-                facts
-                    .entry(log_dir.to_owned())
-                    .or_default()
-                    .push(log.checkpoint_facts());
-            }
-        }
-        facts
     }
 
     /// Starts the periodic work of this shard; it ends with [`LogManager::stop`].

@@ -12,13 +12,12 @@
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], [`LogShard`] | what the logs of a shard share |
 //! | [`dump`] | the text form of the files, as Kafka's tool prints them |
-//! | [`manager`], [`checkpointer`] | the logs of a shard, and the checkpoints of a directory |
+//! | [`manager`] | the logs of a shard |
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
 
 mod append;
 pub mod cache;
 pub mod checkpoint;
-pub mod checkpointer;
 mod config;
 pub mod dir;
 pub mod dump;

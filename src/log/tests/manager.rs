@@ -2,29 +2,10 @@
 
 use super::*;
 use crate::log::checkpoint::OffsetMap;
-use crate::log::checkpointer::{CheckpointIntervals, Checkpointer, CollectFacts};
-use crate::log::dir::{CheckpointFacts, CleanShutdown, DirError, LogDir, MetaProperties};
+use crate::log::dir::{CleanShutdown, DirError, LogDir, MetaProperties};
 use crate::log::names::PartitionDir;
 use crate::types::NodeId;
 use std::time::Duration;
-
-struct Facts(Rc<LogManager>, PathBuf);
-
-impl CollectFacts for Facts {
-    async fn logs(&self) -> Vec<CheckpointFacts> {
-        self.0
-            .checkpoint_facts()
-            .remove(&self.1)
-            .unwrap_or_default()
-    }
-
-    async fn high_watermarks(&self) -> OffsetMap {
-        let logs = self.0.logs();
-        logs.iter()
-            .map(|log| ((log.topic().to_owned(), log.partition()), log.log_end()))
-            .collect()
-    }
-}
 
 fn open_partition(dir: &Path, partition: i32) -> LogOpen {
     LogOpen {
@@ -61,20 +42,21 @@ fn a_directory_is_stopped_cleanly_and_found_as_it_was_left() {
             .unwrap()
             .delete_records_to(Offset(3))
             .unwrap();
-        let checkpointer = Checkpointer::new(
-            log_dir.clone(),
-            Facts(manager.clone(), dir.clone()),
-            CheckpointIntervals::default(),
-        );
         for log in manager.logs() {
             log.flush().await.unwrap();
         }
-        checkpointer.write_logs().await.unwrap();
-        checkpointer.write_high_watermarks().await.unwrap();
+        let logs = manager.logs();
+        let facts = logs.iter().map(|log| log.checkpoint_facts());
+        log_dir.write_log_checkpoints(facts).await.unwrap();
+        let marks: OffsetMap = logs
+            .iter()
+            .map(|log| ((log.topic().to_owned(), log.partition()), log.log_end()))
+            .collect();
+        log_dir.write_high_watermarks(&marks).await.unwrap();
         let closed = manager.close_all().await;
         assert!(closed[&dir].is_ok());
         log_dir.write_clean_marker(17).await.unwrap();
-        drop((checkpointer, manager));
+        drop((logs, manager));
         drop(log_dir);
 
         let log_dir = LogDir::lock(&dir).await.unwrap();

@@ -1,6 +1,5 @@
 //! Tests of a whole log on a real directory, on the ring.
 
-mod full_disk;
 mod history;
 mod manager;
 mod power;
