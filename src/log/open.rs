@@ -194,7 +194,10 @@ impl Loader {
         self.report.segments = bases.len();
         if !self.open.clean_shutdown {
             let point = self.open.recovery_point;
-            let floor = bases.iter().rev().find(|base| **base <= point);
+            // The segment that holds the last offset below the point: it was the active one when
+            // the point was told, and may have rolled right there since, without its reserved
+            // space being cut on the disk.
+            let floor = bases.iter().rev().find(|base| **base < point);
             self.check_from = floor.or(bases.first()).copied();
         }
         let last = bases.last().copied();

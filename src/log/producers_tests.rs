@@ -1,3 +1,6 @@
+//! The producer state: sequences, duplicates, epochs, transactions, snapshots, against a model that
+//! remembers everything.
+
 use super::*;
 use crate::wire::ErrorCode;
 use crate::wire::batch::increment_sequence;

@@ -1,3 +1,5 @@
+//! The judge of produced batches: each rule, its error and the order of the rules.
+
 use super::*;
 use crate::types::LeaderEpoch;
 use crate::wire::batch::{BatchView, LOG_OVERHEAD, seal};

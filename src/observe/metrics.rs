@@ -53,6 +53,7 @@ pub struct Families {
     pub purgatory_fetch: Family<ShardLabels, Gauge>,
     pub request_memory: Family<ShardLabels, Gauge>,
     pub lane_calls: Family<ShardLabels, Gauge>,
+    pub ring_operations: Family<ShardLabels, Gauge>,
     pub fetch_sessions: Family<ShardLabels, Gauge>,
     pub partitions: Family<ShardLabels, Gauge>,
     pub log_end: Family<PartitionLabels, Gauge>,
@@ -84,6 +85,7 @@ impl Families {
             purgatory_fetch: Family::default(),
             request_memory: Family::default(),
             lane_calls: Family::default(),
+            ring_operations: Family::default(),
             fetch_sessions: Family::default(),
             partitions: Family::default(),
             log_end: Family::default(),
@@ -137,6 +139,11 @@ impl Families {
             "lane_calls",
             "Calls to other shards waiting for their answer",
             f.lane_calls.clone(),
+        );
+        registry.register(
+            "ring_operations",
+            "File operations on the shard's ring that have not completed",
+            f.ring_operations.clone(),
         );
         registry.register(
             "fetch_sessions",

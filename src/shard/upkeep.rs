@@ -86,6 +86,7 @@ impl Shard {
         set(&families.purgatory_fetch, fetches);
         set(&families.request_memory, self.budget().used() as usize);
         set(&families.lane_calls, self.mesh().waiting());
+        set(&families.ring_operations, rt::fs::under_way());
         set(&families.fetch_sessions, self.sessions().len());
         set(&families.partitions, self.partition_count());
         for partition in self.partitions() {

@@ -1,3 +1,6 @@
+//! Record batches: built and read again, cut and garbled everywhere, and against another
+//! implementation.
+
 use super::*;
 use crate::wire::batch_builder::{BatchBuilder, BuildError, ControlType, Header};
 use crate::wire::batch_builder::{end_txn_coordinator_epoch, end_txn_marker};

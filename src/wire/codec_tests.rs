@@ -1,3 +1,5 @@
+//! The codecs: round trips, frames of other encoders, and the bound on what inflates.
+
 use super::*;
 
 /// Bytes that compress well but not trivially: repeated words with a counter between them.

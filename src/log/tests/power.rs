@@ -268,3 +268,10 @@ fn faults_in_write_and_flush_are_never_hidden_and_a_full_disk_loses_nothing() {
     let [appended, ..] = run(true);
     assert!(appended > 0);
 }
+
+#[test]
+fn a_recovery_point_told_before_its_segment_rolled_does_not_hide_the_roll() {
+    // The point stood at the end of the active segment, which then rolled at that very offset; the
+    // power went before the old file's reserved space was cut, and its tail of zeros was believed.
+    lives(15_067_355_614_863_740_585, false);
+}

@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::aligned::{AlignedBody, AlignedBuf};
+use super::under_way::UnderWay;
 use crate::rt::current::{Current, current};
 use crate::rt::{ring, sim};
 
@@ -110,6 +111,7 @@ impl File {
     /// Writes all `parts` one after the other from `position` on, into the page cache, letting
     /// other tasks run after every [`WRITE_NOW_MAX`]. Buffered files only.
     pub async fn write_all_at(&self, position: u64, parts: Vec<Bytes>) -> io::Result<()> {
+        let _counted = UnderWay::begin();
         let mut position = position;
         let mut rest = parts;
         rest.reverse();
@@ -156,6 +158,7 @@ impl File {
         position: u64,
         buf: AlignedBuf,
     ) -> (io::Result<()>, AlignedBuf) {
+        let _counted = UnderWay::begin();
         match (&self.0, buf.0) {
             (FileBody::Ring(file), AlignedBody::Ring(buf)) => {
                 let (result, buf) = file.write_dma_at(position, buf).await;
@@ -173,6 +176,7 @@ impl File {
     /// Up to `len` bytes from `position`; shorter only at the end of the file. Any position, also
     /// on direct files.
     pub async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        let _counted = UnderWay::begin();
         match &self.0 {
             FileBody::Ring(file) => file.read_at(position, len).await,
             FileBody::Sim(file) => file.read_at(position, len).await,
@@ -191,6 +195,7 @@ impl File {
     /// Returns when everything written before this call, and the length that reaching it needs,
     /// is on the device (fdatasync).
     pub async fn sync_data(&self) -> io::Result<()> {
+        let _counted = UnderWay::begin();
         match &self.0 {
             FileBody::Ring(file) => file.sync_data().await,
             FileBody::Sim(file) => file.sync().await,
@@ -199,6 +204,7 @@ impl File {
 
     /// [`File::sync_data`] and all metadata (fsync).
     pub async fn sync_all(&self) -> io::Result<()> {
+        let _counted = UnderWay::begin();
         match &self.0 {
             FileBody::Ring(file) => file.sync_all().await,
             FileBody::Sim(file) => file.sync().await,
