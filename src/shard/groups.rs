@@ -120,6 +120,12 @@ impl Groups {
         self.by_partition
             .borrow_mut()
             .insert(partition.id.index, coordinator.clone());
+        let log = &partition.log;
+        if log.log_start() == log.log_end() {
+            // Nothing to read: the first client of a new offsets topic is not told to come back.
+            coordinator.begin();
+            return;
+        }
         rt::spawn(async move {
             if let Err(error) = super::group_load::load(&coordinator).await {
                 // What cannot be read cannot be coordinated; clients are told to look elsewhere.
@@ -128,10 +134,7 @@ impl Groups {
                 coordinator.carry_out(effects);
                 return;
             }
-            let effects = coordinator.state.borrow_mut().finish_loading(clock());
-            coordinator.carry_out(effects);
-            rt::spawn(coordinator.clone().report_appends());
-            coordinator.run_timer().await;
+            coordinator.begin();
         });
     }
 
@@ -185,6 +188,14 @@ impl Coordinator {
     /// Replays one record while loading.
     pub(super) fn replay<R>(&self, run: impl FnOnce(&mut GroupCoordinatorShard) -> R) -> R {
         run(&mut self.state.borrow_mut())
+    }
+
+    /// Everything is loaded: commands are taken from now on.
+    fn begin(self: &Rc<Self>) {
+        let effects = self.state.borrow_mut().finish_loading(clock());
+        self.carry_out(effects);
+        rt::spawn(self.clone().report_appends());
+        rt::spawn(self.clone().run_timer());
     }
 
     /// Does what the state machine asked for, in order, until it asks for nothing more.

@@ -47,9 +47,11 @@ def consume(bootstrap, topic, count):
 
 
 def member(bootstrap, topic, group):
+    # A leader of this client that joins before it has the topic's metadata assigns nothing, and joins again only when
+    # it next looks at the metadata: after five minutes by default.
     return KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
-        enable_auto_commit=False, session_timeout_ms=10000, heartbeat_interval_ms=200,
+        enable_auto_commit=False, session_timeout_ms=10000, heartbeat_interval_ms=200, metadata_max_age_ms=1000,
     )
 
 
@@ -68,8 +70,18 @@ def rebalance(bootstrap, topic, name):
         one.poll(timeout_ms=50)
         return len(held(one)) == 4
 
-    one = member(bootstrap, topic, name)
-    until("one member owns all four partitions", whole)
+    # About one time in twenty this client never gets its first assignment from a broker that has just started. Why is
+    # not known yet; the member is then made anew, so that the rest is checked all the same.
+    for attempt in range(3):
+        one = member(bootstrap, topic, name)
+        try:
+            until("one member owns all four partitions", whole, 12)
+            break
+        except AssertionError:
+            if attempt == 2:
+                raise
+            print("no first assignment, member made anew", file=sys.stderr)
+            one.close()
     two = member(bootstrap, topic, name)
 
     def split():
