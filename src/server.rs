@@ -7,6 +7,7 @@ use crate::cluster::{Image, MetadataLogError};
 use crate::config::BrokerConfig;
 use crate::config::listeners::{Listener as ListenerConfig, SecurityProtocol};
 use crate::log::dir::{DirError, LogDir, MetaProperties};
+use crate::log::journal::Journals;
 use crate::log::manager::{LogManager, ManagerSettings};
 use crate::log::names::PartitionDir;
 use crate::log::{LogShard, ShardLimits};
@@ -204,6 +205,7 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     };
     let limits = ShardLimits {
         recent_batch_bytes: config.recent_batch_bytes,
+        journal_bytes: config.journal_bytes,
         ..ShardLimits::default()
     };
     let upkeep = ManagerSettings {
@@ -213,6 +215,9 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     let logs = LogManager::new(LogShard::new(limits), upkeep, |dir, error| {
         tracing::error!(dir = %dir.display(), %error, "log directory is offline");
     });
+    for dir in dirs.iter() {
+        logs.shard().found_journals(&dir.path, dir.journals.clone());
+    }
     let (mesh, inbox) = seat.mesh.open();
     let metrics = ShardMetrics::new(place, shared.families.clone());
     let shard = Shard::new(
@@ -250,6 +255,7 @@ async fn control_main(
         config: config.clone(),
     });
     let facts = Arc::new(facts);
+    let node_dirs = facts.clone();
     for startup in seat.startups {
         // A shard that is gone is noticed by the executors' owner.
         let _ = startup.send(Startup {
@@ -261,6 +267,14 @@ async fn control_main(
     let control = Control::start(controller.clone(), mesh.clone(), shards, dirs);
     mesh::serve_control(&mesh, inbox, &control);
     control.applied().await;
+    for dir in node_dirs.iter() {
+        // Every log has taken back what its segments lacked.
+        dir.journals.remove().await.map_err(|source| DirError::Io {
+            what: "remove the journals",
+            path: dir.path.clone(),
+            source,
+        })?;
+    }
     let bound = bind(&mesh, shards, shared).await.map_err(ServeError::Setup);
     let bound = match bound {
         Ok(bound) => bound,
@@ -369,7 +383,14 @@ async fn read_dirs(dirs: &[LogDir], image: &Image) -> Result<Vec<DirFacts>, Serv
                 tracing::warn!(dir = %dir.path().display(), name, aside, "partition is not of this cluster, set aside");
             }
         }
+        let path = dir.path();
+        let journals = Journals::read(path).await.map_err(|source| DirError::Io {
+            what: "read the journals",
+            path: path.to_owned(),
+            source,
+        })?;
         facts.push(DirFacts {
+            journals: Arc::new(journals),
             path: dir.path().to_owned(),
             clean,
             checkpoints,

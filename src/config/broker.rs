@@ -7,6 +7,7 @@ use super::broker_table::{
 use super::definition::{Definition, Kind, check, items};
 use super::listeners::{self, Listener, SecurityProtocol};
 use super::properties::{self, Origin, Property};
+use crate::log::journal::JOURNAL_BYTES_MIN;
 use crate::types::NodeId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -82,6 +83,7 @@ pub struct BrokerConfig {
     pub in_flight_max: usize,
     pub request_memory_bytes: u64,
     pub recent_batch_bytes: u64,
+    pub journal_bytes: u64,
     pub metrics_listener: Option<String>,
     pub request_log: bool,
     pub log_json: bool,
@@ -330,6 +332,10 @@ fn build(
         in_flight_max: read.number("highwater.connection.max.in.flight")?,
         request_memory_bytes: read.number("highwater.request.memory.bytes")?,
         recent_batch_bytes: read.number("highwater.recent.batch.bytes")?,
+        journal_bytes: match read.number("highwater.journal.bytes")? {
+            0 => 0,
+            bytes => JOURNAL_BYTES_MIN.max(bytes),
+        },
         metrics_listener: read.text("highwater.metrics.listener").map(str::to_owned),
         request_log: flag("highwater.request.log"),
         log_json: read.text("highwater.log.format") == Some("json"),

@@ -51,6 +51,7 @@ pub(super) const USED: &[Definition] = &[
     define("group.max.size", Kind::Int(1, i32::MAX), Some("2147483647"), FIXED, "Most members of one group."),
     define("group.min.session.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("6000"), FIXED, "Shortest session time-out a group member may ask for."),
     define("highwater.connection.max.in.flight", Kind::Int(1, 10000), Some("64"), FIXED, "Requests of one connection that may wait for their answers at once."),
+    define("highwater.journal.bytes", Kind::Int(0, 1073741824), Some("67108864"), FIXED, "Size of the flush journal of each shard in each log directory, at least 4 MiB; 0 is none: every flush goes to the segments."),
     define("highwater.log.format", Kind::OneOf(&["text", "json"]), Some("text"), FIXED, "How log lines look."),
     define("highwater.log.level", Kind::OneOf(&["error", "warn", "info", "debug", "trace"]), Some("info"), FIXED, "What is logged."),
     define("highwater.metrics.listener", Kind::Str, None, FIXED, "host:port of the Prometheus endpoint; none if not set."),

@@ -328,6 +328,11 @@ impl Log {
         state.unflushed_records = state
             .unflushed_records
             .saturating_add(extent.last.next().since(extent.base) as i64);
+        state.unflushed_batches += 1;
+        if state.config.durability().waits_for_flush() && self.shard.journals.is_on() {
+            let (end, size) = (extent.last.next(), u64::from(extent.size));
+            state.pending.push(extent.base, end, parts.clone(), size);
+        }
         if written == WriteNow::Done {
             active.written_to(position + u64::from(extent.size));
             state.marks.written_to(extent.last.next());

@@ -1,11 +1,23 @@
 //! Owns the flush rounds of a shard: all logs that want a flush while a round is under way are
 //! covered together by the next one. On the shard that owns the logs. A log that asks during a
 //! round is never counted into it: its bytes may have come after the round's fdatasync began.
+//!
+//! A round takes the cheaper of two ways for each log: a frame of the directory's journal, or the
+//! log's segments. Rounds of the two ways run side by side, so that a large batch on its way to a
+//! segment delays nobody who goes by the journal.
+//!
+//! By segment go: a log whose durability row does not wait for the flush, one that was asked for
+//! its segments (close, a recovery), one with more to flush than the journal takes (the bytes would
+//! cost more, and twice), everything while fewer than [`JOURNAL_LOGS_MIN`] logs are in the round
+//! (flushing one file costs the same either way), and everything while there is no journal or no
+//! room in it. `tuning/` has the measurements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::rt;
 use crate::rt::fs::File;
@@ -13,6 +25,7 @@ use crate::rt::sync::Semaphore;
 use crate::types::Offset;
 
 use super::cache::LogKey;
+use super::journal::{JournalPart, ShardJournals};
 use super::log::Log;
 use super::segment::Segment;
 
@@ -20,22 +33,38 @@ use super::segment::Segment;
 /// their share.
 const FLUSHES_IN_FLIGHT_MAX: u64 = 64;
 
+/// Logs in a round from which on one frame is cheaper than a flush of each one's segment.
+const JOURNAL_LOGS_MIN: usize = 3;
+
 /// Counters of a shard's flush rounds, for metrics and benches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushStats {
+    /// Rounds of both ways.
     pub rounds: u64,
     /// Logs over all rounds.
     pub logs: u64,
-    /// fdatasync calls over all rounds.
+    /// Batches that the rounds made durable: each has a producer (or a follower) waiting.
+    pub batches: u64,
+    /// fdatasync calls on segments over all rounds.
     pub files: u64,
+    /// Frames written to journals, and their bytes.
+    pub journal_frames: u64,
+    pub journal_bytes: u64,
+    /// Time spent in rounds; those of the two ways may overlap.
+    pub time: Duration,
 }
 
+type Logs = BTreeMap<LogKey, Rc<Log>>;
+
 /// Collects the logs that want a flush and runs the rounds.
-#[derive(Default)]
 pub struct Flusher {
     /// Logs for the next round, in key order so that a simulated run repeats.
-    waiting: RefCell<BTreeMap<LogKey, Rc<Log>>>,
+    waiting: RefCell<Logs>,
     running: Cell<bool>,
+    /// Logs for the next round of segment flushes.
+    by_segment: RefCell<Logs>,
+    segments_running: Cell<bool>,
+    journals: Rc<ShardJournals>,
     stats: Cell<FlushStats>,
 }
 
@@ -51,10 +80,26 @@ pub(super) struct FlushPlan {
 }
 
 impl Flusher {
+    pub fn new(journals: Rc<ShardJournals>) -> Rc<Flusher> {
+        Rc::new(Flusher {
+            waiting: RefCell::default(),
+            running: Cell::new(false),
+            by_segment: RefCell::default(),
+            segments_running: Cell::new(false),
+            journals,
+            stats: Cell::default(),
+        })
+    }
+
     /// Puts `log` into the next round. Starts the round task if none runs; that task begins after
     /// the caller yields, so whatever is appended in the same turn shares the round.
     pub fn request(self: &Rc<Self>, log: Rc<Log>) {
         self.waiting.borrow_mut().insert(log.key(), log);
+        self.wake();
+    }
+
+    /// Sees to it that a round looks at the journals' changes.
+    pub fn wake(self: &Rc<Self>) {
         if !self.running.replace(true) {
             let flusher = self.clone();
             drop(rt::spawn(async move { flusher.run().await }));
@@ -65,35 +110,118 @@ impl Flusher {
         self.stats.get()
     }
 
-    async fn run(&self) {
+    async fn run(self: Rc<Self>) {
         loop {
             let round = std::mem::take(&mut *self.waiting.borrow_mut());
-            if round.is_empty() {
+            let changed = self.journals.with_changes();
+            if round.is_empty() && changed.is_empty() {
                 self.running.set(false);
                 return;
             }
-            self.count(|stats| {
-                stats.rounds += 1;
-                stats.logs += round.len() as u64;
-            });
-            let gate = Rc::new(Semaphore::new(FLUSHES_IN_FLIGHT_MAX));
-            // A lone log, the usual case at low load, is flushed right here.
-            if round.len() == 1 {
-                for log in round.into_values() {
-                    let files = log.flush_written(&gate).await;
-                    self.count(|stats| stats.files += files);
-                }
+            let mut frames = self.choose(round);
+            for journal in changed {
+                let dir = journal.log_dir().to_owned();
+                frames.entry(dir).or_default();
+            }
+            if frames.is_empty() {
                 continue;
             }
-            let mut tasks = Vec::with_capacity(round.len());
-            for log in round.into_values() {
-                let gate = gate.clone();
-                tasks.push(rt::spawn(async move { log.flush_written(&gate).await }));
+            let begun = rt::now();
+            let logs: usize = frames.values().map(Vec::len).sum();
+            let batches = frames
+                .values()
+                .flatten()
+                .map(|part| part.log.take_batches());
+            let batches: u64 = batches.sum();
+            let count = frames.len() as u64;
+            let writes = frames.into_iter().map(|(dir, parts)| {
+                let journal = self.journals.of(&dir);
+                async move { journal.write(parts).await }
+            });
+            let bytes: u64 = rt::join_all(writes).await.into_iter().sum();
+            self.count(|stats| {
+                stats.rounds += 1;
+                stats.logs += logs as u64;
+                stats.batches += batches;
+                stats.journal_frames += count;
+                stats.journal_bytes += bytes;
+                stats.time += rt::now().since(begun);
+            });
+        }
+    }
+
+    /// Which logs of a round go into which directory's next frame; the others are on their way to
+    /// the segments when this returns.
+    fn choose(self: &Rc<Self>, round: Logs) -> BTreeMap<PathBuf, Vec<JournalPart>> {
+        let mut frames: BTreeMap<PathBuf, Vec<JournalPart>> = BTreeMap::new();
+        let few = round.len() < JOURNAL_LOGS_MIN && !self.segments_running.get();
+        for (key, log) in round {
+            let part = if few || !self.journals.is_on() {
+                None
+            } else {
+                log.journal_part()
+            };
+            match part {
+                Some((dir, part)) => frames.entry(dir).or_default().push(part),
+                None => drop(self.by_segment.borrow_mut().insert(key, log)),
             }
-            for task in tasks {
-                let files = task.await;
-                self.count(|stats| stats.files += files);
+        }
+        for (dir, parts) in &mut frames {
+            let journal = self.journals.of(dir);
+            let enough = parts.len() >= JOURNAL_LOGS_MIN || self.segments_running.get();
+            let taken = if enough && journal.is_ready() {
+                journal.room_for(parts)
+            } else {
+                0
+            };
+            for part in parts.drain(taken..) {
+                self.by_segment
+                    .borrow_mut()
+                    .insert(part.log.key(), part.log);
             }
+        }
+        frames.retain(|_, parts| !parts.is_empty());
+        if !self.by_segment.borrow().is_empty() && !self.segments_running.replace(true) {
+            let flusher = self.clone();
+            drop(rt::spawn(async move { flusher.run_segments().await }));
+        }
+        frames
+    }
+
+    async fn run_segments(self: Rc<Self>) {
+        loop {
+            let round = std::mem::take(&mut *self.by_segment.borrow_mut());
+            if round.is_empty() {
+                self.segments_running.set(false);
+                return;
+            }
+            let begun = rt::now();
+            let logs = round.len() as u64;
+            let batches: u64 = round.values().map(|log| log.take_batches()).sum();
+            let gate = Rc::new(Semaphore::new(FLUSHES_IN_FLIGHT_MAX));
+            let mut files = 0;
+            if round.len() == 1 {
+                // A lone log, the usual case at low load, is flushed right here.
+                for log in round.into_values() {
+                    files += log.flush_written(&gate).await;
+                }
+            } else {
+                let mut tasks = Vec::with_capacity(round.len());
+                for log in round.into_values() {
+                    let gate = gate.clone();
+                    tasks.push(rt::spawn(async move { log.flush_written(&gate).await }));
+                }
+                for task in tasks {
+                    files += task.await;
+                }
+            }
+            self.count(|stats| {
+                stats.rounds += 1;
+                stats.logs += logs;
+                stats.batches += batches;
+                stats.files += files;
+                stats.time += rt::now().since(begun);
+            });
         }
     }
 

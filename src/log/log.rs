@@ -23,6 +23,7 @@ use super::config::{Durability, LogConfig};
 use super::dir::CheckpointFacts;
 use super::error::{LogError, StorageFailure};
 use super::flush::FlushPlan;
+use super::journal::Pending;
 use super::leader_epochs::LeaderEpochs;
 use super::names;
 use super::producers::{ProducerLimits, Producers};
@@ -68,6 +69,8 @@ pub(super) struct LogState {
     pub producer_limits: ProducerLimits,
     pub epochs: LeaderEpochs,
     pub queue: WriteQueue,
+    /// What the journal could tell in place of a flush.
+    pub pending: Pending,
     /// Grows with every cut of the tail: what was read or flushed across a cut is not believed.
     pub generation: u64,
     /// Counts the files made in the directory, and how many of them a directory sync covers.
@@ -75,8 +78,10 @@ pub(super) struct LogState {
     pub files_synced: u64,
     /// Records written since the last flush was asked for (`flush.messages`).
     pub unflushed_records: i64,
+    /// Batches appended since the last round, for the flush counters.
+    pub unflushed_batches: u64,
     pub last_flush_ms: i64,
-    /// Someone waits for `durable` to reach this, whatever the durability row.
+    /// Someone waits for the segments to be flushed up to here, whatever the durability row.
     pub flush_wanted: Offset,
     /// The leader-epoch checkpoint on disk is behind memory.
     pub epochs_unwritten: bool,
@@ -134,7 +139,11 @@ impl Log {
 
     /// Takes effect from the next append on; a change of segment I/O from the next segment on.
     pub fn update_config(&self, config: LogConfig) {
-        self.state.borrow_mut().config = Rc::new(config);
+        let mut state = self.state.borrow_mut();
+        if !config.durability().waits_for_flush() {
+            state.pending.clear();
+        }
+        state.config = Rc::new(config);
     }
 
     /// First offset that may be read.
@@ -152,7 +161,7 @@ impl Log {
         self.state.borrow().marks.written()
     }
 
-    /// Below this an fdatasync has succeeded.
+    /// Below this an fdatasync has succeeded, of the segments or of the shard's journal.
     pub fn durable(&self) -> Offset {
         self.state.borrow().marks.durable()
     }
@@ -238,7 +247,7 @@ impl Log {
         }
     }
 
-    /// Makes everything appended so far durable.
+    /// Makes everything appended so far durable in the segments themselves.
     ///
     /// # Errors
     /// The log is or goes offline, is closed, or loses its tail (no space) before that.
@@ -248,7 +257,7 @@ impl Log {
             self.check_usable()?;
             {
                 let mut state = self.state.borrow_mut();
-                if state.marks.durable() >= target {
+                if state.marks.in_segments() >= target {
                     return Ok(());
                 }
                 if state.marks.log_end() < target {
@@ -343,6 +352,7 @@ impl Log {
             tracing::error!(topic = %self.topic, partition = self.partition, %error, "log offline");
             state.status = Status::Offline(error.clone());
             state.queue.clear();
+            state.pending.clear();
         }
         self.shard.recent.forget(self.key);
         self.announce();
@@ -362,6 +372,7 @@ impl Log {
             }
             state.status = Status::Offline(cause.clone());
             state.queue.clear();
+            state.pending.clear();
         }
         self.shard.recent.forget(self.key);
         self.announce();
@@ -434,6 +445,8 @@ impl Log {
                 return;
             }
             state.marks.flushed_to(plan.upto);
+            let durable = state.marks.durable();
+            state.pending.flushed_to(durable);
             state.last_flush_ms = crate::rt::wall_ms();
         }
         self.announce();
@@ -465,7 +478,7 @@ impl LogState {
     /// Where a recovery must begin to check: nothing below needs it. A sealed segment holds it
     /// back until all of its files, the cuts of their reserved space included, are on the disk.
     pub(super) fn recovery_point(&self) -> Offset {
-        let durable = self.marks.durable();
+        let durable = self.marks.in_segments();
         let from = self.floor_base(durable.min(self.synced_below.get()));
         let unsynced = self
             .segments
@@ -480,10 +493,10 @@ impl LogState {
 
     /// Whether some flush is owed for what is written now.
     pub(super) fn owes_flush(&self) -> bool {
+        let wanted = self.flush_wanted > self.marks.in_segments();
         let due = self.config.durability().waits_for_flush()
-            || self.flush_wanted > self.marks.durable()
             || self.unflushed_records >= self.config.flush_messages;
-        due && self.marks.written() > self.marks.durable()
+        wanted || due && self.marks.written() > self.marks.durable()
     }
 }
 

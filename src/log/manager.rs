@@ -230,7 +230,21 @@ impl LogManager {
                 *all = outcome;
             }
         }
+        self.end_journals(&mut closed).await;
         closed
+    }
+
+    /// Removes the journals of directories whose logs all closed: nothing may be left for a start
+    /// to take back.
+    async fn end_journals(&self, closed: &mut BTreeMap<PathBuf, Result<(), LogError>>) {
+        for log_dir in self.shard.journals.dirs() {
+            let outcome = closed.entry(log_dir.clone()).or_insert(Ok(()));
+            if outcome.is_ok()
+                && let Err(error) = self.shard.journals.end(&log_dir).await
+            {
+                *outcome = Err(LogError::storage("remove the journal", log_dir, error));
+            }
+        }
     }
 
     /// Takes every log of a directory offline; false if that was done before.

@@ -6,7 +6,7 @@
 //! | part | what it owns |
 //! |---|---|
 //! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
-//! | `writer`, `flush` | the way of bytes to the disk: merged writes, flush rounds of the shard |
+//! | `writer`, `flush`, [`journal`] | the way of bytes to the disk: merged writes, flush rounds of the shard, its redo journal |
 //! | `segment`, `index`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
@@ -24,6 +24,7 @@ pub mod dump;
 mod error;
 mod flush;
 pub mod index;
+pub mod journal;
 pub mod leader_epochs;
 mod leftovers;
 #[allow(clippy::module_inception)]

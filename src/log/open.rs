@@ -18,6 +18,7 @@ use crate::types::{Offset, Uuid};
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
 use super::error::LogError;
+use super::journal::Pending;
 use super::leader_epochs::LeaderEpochs;
 use super::leftovers::{self, LiveFiles};
 use super::log::{Log, LogParts, LogState, Status, partition_path};
@@ -60,6 +61,8 @@ pub struct RecoveryReport {
     pub cuts: Vec<Cut>,
     /// Segments deleted because they lay behind a bad batch.
     pub segments_deleted: Vec<Offset>,
+    /// Bytes of batches that the segments lacked and the journal had.
+    pub bytes_taken_back: u64,
     pub took: Duration,
 }
 
@@ -321,11 +324,13 @@ impl Loader {
             producers: self.producers,
             epochs: self.epochs,
             queue: WriteQueue::default(),
+            pending: Pending::default(),
             generation: 0,
             files_made: 1,
             files_synced: 0,
             producer_limits: self.open.producer_limits,
             unflushed_records: 0,
+            unflushed_batches: 0,
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
             epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
@@ -342,7 +347,10 @@ impl Loader {
         log.load_partial_block().await?;
         log.write_epochs().await?;
         let direct = log.config().segment_io == SegmentIo::Direct;
-        if log.durability().waits_for_flush() || direct {
+        let taken = log.take_back_journal(self.open.now_ms).await;
+        self.report.bytes_taken_back = taken.map_err(io::Error::other)?;
+        let taken = self.report.bytes_taken_back > 0;
+        if log.durability().waits_for_flush() || direct || taken {
             // What is served must be what survives where the row counts durable records only.
             // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
             log.flush().await.map_err(io::Error::other)?;

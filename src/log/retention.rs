@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::types::Offset;
 
+use super::journal::Change;
 use super::log::{Log, LogState, Status};
 use super::segment::Segment;
 
@@ -78,7 +79,12 @@ impl Log {
         let log = self.rc();
         drop(crate::rt::spawn(async move {
             let _permit = log.upkeep.acquire(1).await;
-            if log.check_usable().is_ok()
+            if log.check_usable().is_err() {
+                return;
+            }
+            // Else a replay would raise what is deleted, were the new file lost with the power.
+            let start = log.log_start();
+            if log.tell_journal(start, Change::LogStart).await.is_ok()
                 && let Err(error) = log.doom_segments(&removed).await
             {
                 log.fail("delete segments", error);

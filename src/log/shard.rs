@@ -5,10 +5,12 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::cache::{LogKey, RecentBatches};
 use super::error::LogError;
 use super::flush::{FlushStats, Flusher};
+use super::journal::{Journals, ShardJournals};
 use super::segment::IndexBudget;
 
 /// Called with the log directory (the parent of the partition's) and the failure.
@@ -22,6 +24,9 @@ pub struct ShardLimits {
     pub recent_batch_bytes: u64,
     /// Indexes of sealed segments kept in memory. 64 MiB hold those of some 13 GiB of log.
     pub sealed_index_bytes: u64,
+    /// Size of the journal in each log directory. 64 MiB take some 600 rounds of a hundred small
+    /// batches, so that the flushes behind them cost little. 0: no journal.
+    pub journal_bytes: u64,
 }
 
 impl Default for ShardLimits {
@@ -29,6 +34,7 @@ impl Default for ShardLimits {
         ShardLimits {
             recent_batch_bytes: 64 << 20,
             sealed_index_bytes: 64 << 20,
+            journal_bytes: 64 << 20,
         }
     }
 }
@@ -38,16 +44,19 @@ pub struct LogShard {
     pub(super) recent: RecentBatches,
     pub(super) index_budget: IndexBudget,
     pub(super) flusher: Rc<Flusher>,
+    pub(super) journals: Rc<ShardJournals>,
     next_key: Cell<LogKey>,
     on_failure: RefCell<Option<OnFailure>>,
 }
 
 impl LogShard {
     pub fn new(limits: ShardLimits) -> Rc<LogShard> {
+        let journals = Rc::new(ShardJournals::new(limits.journal_bytes));
         Rc::new(LogShard {
             recent: RecentBatches::new(limits.recent_batch_bytes),
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
-            flusher: Rc::new(Flusher::default()),
+            flusher: Flusher::new(journals.clone()),
+            journals,
             next_key: Cell::new(0),
             on_failure: RefCell::new(None),
         })
@@ -56,6 +65,11 @@ impl LogShard {
     /// Registers who is told that a log directory failed (at most one; the last one set).
     pub fn on_failure(&self, tell: impl Fn(&Path, &LogError) + 'static) {
         *self.on_failure.borrow_mut() = Some(Rc::new(tell));
+    }
+
+    /// What the journals of a directory said, before a log of it is opened.
+    pub fn found_journals(&self, log_dir: &Path, journals: Arc<Journals>) {
+        self.journals.found(log_dir, journals);
     }
 
     /// Bytes of recent batches held now.

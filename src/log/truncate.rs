@@ -11,6 +11,7 @@ use crate::wire::ErrorCode;
 
 use super::config::LogConfig;
 use super::error::LogError;
+use super::journal::Change;
 use super::leftovers;
 use super::log::{Log, Status};
 use super::names::{self, FileKind, FileState};
@@ -50,6 +51,11 @@ impl Log {
         let permit = self.upkeep.acquire(1).await;
         self.check_usable()?;
         self.begin_cut(offset);
+        // Before the files change: what was cut may not be raised by what the journal told of it.
+        if let Err(error) = self.tell_journal(offset, Change::Cut).await {
+            drop(permit);
+            return Err(error);
+        }
         let outcome = self.cut_tail(offset).await;
         drop(permit);
         let hole = matches!(outcome, Ok(true));
@@ -74,6 +80,7 @@ impl Log {
             state.generation += 1;
             state.synced_below.set(Offset::ZERO);
             state.queue.clear();
+            state.pending.clear();
             state.producers.reset(offset);
             state.epochs.clear();
             state.epochs_unwritten = true;
@@ -86,6 +93,7 @@ impl Log {
             removed
         };
         self.shard.recent.forget(self.key());
+        self.tell_journal(offset, Change::StartOver).await?;
         let outcome = async {
             self.doom_segments(&removed).await?;
             for snapshot in list_snapshots(&self.dir()).await? {
@@ -112,11 +120,16 @@ impl Log {
         if offset > self.log_end() {
             return Err(self.range_error(offset));
         }
+        let mut moved = false;
         {
             let mut state = self.state_mut();
             if offset > state.marks.log_start() {
                 self.move_log_start(&mut state, offset);
+                moved = true;
             }
+        }
+        if moved {
+            self.tell_journal_behind(offset);
         }
         Ok(self.log_start())
     }
@@ -158,6 +171,7 @@ impl Log {
             state.status = Status::Truncating;
             state.generation += 1;
             state.marks.truncated_to(offset);
+            state.pending.cut(offset);
             state.synced_below.set(offset.min(state.synced_below.get()));
         }
         self.shard.recent.truncate(self.key(), offset);

@@ -17,6 +17,7 @@ use crate::types::Offset;
 use super::config::SegmentIo;
 use super::dir::random_id;
 use super::error::LogError;
+use super::journal::Change;
 use super::log::{Log, LogState, Status};
 use super::names::{self, FileKind};
 use super::open::draw_jitter;
@@ -274,6 +275,8 @@ impl Log {
         }
         self.writer_idle().await;
         let _permit = self.upkeep.acquire(1).await;
+        // A partition that comes back under the same id must not get the old records.
+        self.tell_journal(Offset::ZERO, Change::StartOver).await?;
         let dir = self.dir();
         let name = names::delete_dir(self.topic(), self.partition(), random_id());
         let doomed = dir.with_file_name(name);
@@ -300,6 +303,7 @@ impl Log {
             }
             state.status = Status::Closed;
             state.queue.clear();
+            state.pending.clear();
         }
         self.shard.recent.forget(self.key());
         self.announce();

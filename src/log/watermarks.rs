@@ -1,5 +1,5 @@
 //! Owns the offsets that say how far a log has come, and the inequality between them:
-//! `log_start <= log_end` and `durable <= written <= log_end`, asserted at every change, in
+//! `log_start <= log_end` and `in_segments <= durable <= written <= log_end`, asserted at every change, in
 //! release too. Pure, on the log's shard. It never knows the high watermark: replication does.
 
 use crate::types::Offset;
@@ -8,6 +8,7 @@ use crate::types::Offset;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermarks {
     log_start: Offset,
+    in_segments: Offset,
     durable: Offset,
     written: Offset,
     log_end: Offset,
@@ -18,6 +19,7 @@ impl Watermarks {
     pub fn starting_at(start: Offset) -> Watermarks {
         Watermarks {
             log_start: start,
+            in_segments: start,
             durable: start,
             written: start,
             log_end: start,
@@ -28,6 +30,7 @@ impl Watermarks {
     pub fn recovered(log_start: Offset, durable: Offset, log_end: Offset) -> Watermarks {
         let marks = Watermarks {
             log_start,
+            in_segments: durable.min(log_end),
             durable: durable.min(log_end),
             written: log_end,
             log_end,
@@ -41,9 +44,14 @@ impl Watermarks {
         self.log_start
     }
 
-    /// Below this an fdatasync has succeeded.
+    /// Below this an fdatasync has succeeded, of the segments or of a journal that tells it.
     pub fn durable(&self) -> Offset {
         self.durable
+    }
+
+    /// Below this an fdatasync of the segments themselves has succeeded.
+    pub fn in_segments(&self) -> Offset {
+        self.in_segments
     }
 
     /// Below this the write has completed (page cache or device, by the segment's I/O).
@@ -79,9 +87,16 @@ impl Watermarks {
     pub fn flushed_to(&mut self, durable: Offset) -> bool {
         let durable = durable.min(self.written);
         let moved = durable > self.durable;
+        self.in_segments = self.in_segments.max(durable);
         self.durable = self.durable.max(durable);
         self.check();
         moved
+    }
+
+    /// A journal tells everything below `durable`.
+    pub fn journaled_to(&mut self, durable: Offset) {
+        self.durable = self.durable.max(durable.min(self.written));
+        self.check();
     }
 
     pub fn start_moved_to(&mut self, log_start: Offset) {
@@ -98,6 +113,7 @@ impl Watermarks {
         self.log_end = self.log_end.min(log_end);
         self.written = self.written.min(self.log_end);
         self.durable = self.durable.min(self.written);
+        self.in_segments = self.in_segments.min(self.durable);
         self.log_start = self.log_start.min(self.log_end);
         self.check();
     }
@@ -105,6 +121,7 @@ impl Watermarks {
     fn check(&self) {
         assert!(
             self.log_start <= self.log_end
+                && self.in_segments <= self.durable
                 && self.durable <= self.written
                 && self.written <= self.log_end,
             "watermark chain broken: {self:?}"
@@ -126,6 +143,28 @@ mod tests {
         assert_eq!(marks.durable(), Offset(4));
         assert!(!marks.flushed_to(Offset(3)));
         assert_eq!(marks.durable(), Offset(4));
+    }
+
+    #[test]
+    fn what_only_the_journal_tells_is_durable_but_not_in_the_segments() {
+        let mut marks = Watermarks::starting_at(Offset(0));
+        marks.appended_to(Offset(10));
+        marks.written_to(Offset(10));
+        marks.journaled_to(Offset(8));
+        assert_eq!(
+            (marks.in_segments(), marks.durable()),
+            (Offset(0), Offset(8))
+        );
+        assert!(!marks.flushed_to(Offset(6)));
+        assert_eq!(
+            (marks.in_segments(), marks.durable()),
+            (Offset(6), Offset(8))
+        );
+        marks.truncated_to(Offset(3));
+        assert_eq!(
+            (marks.in_segments(), marks.durable()),
+            (Offset(3), Offset(3))
+        );
     }
 
     #[test]

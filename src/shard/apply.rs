@@ -7,6 +7,7 @@ use crate::cluster::{
     ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
 };
 use crate::log::dir::Checkpoints;
+use crate::log::journal::Journals;
 use crate::log::{Log, LogOpen, ProducerLimits, RecoveryReport};
 use crate::replica::leader::Leader;
 use crate::replica::partition::Partition;
@@ -27,6 +28,8 @@ pub struct DirFacts {
     pub checkpoints: Checkpoints,
     /// The partitions that lie in it.
     pub present: AHashSet<(String, i32)>,
+    /// What the flush journals of an earlier life say.
+    pub journals: Arc<Journals>,
 }
 
 /// A partition that the image gives to this shard.
@@ -57,6 +60,8 @@ impl Shard {
                     self.lead(&image, new, log);
                 }
                 Err(error) => {
+                    // What a journal has of it must still be there when it can be opened.
+                    self.dirs.iter().for_each(|dir| dir.journals.keep());
                     tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
                 }
             }
@@ -233,6 +238,12 @@ impl Shard {
 }
 
 fn tell_recovery(log: &Log, report: &RecoveryReport) {
+    if report.bytes_taken_back > 0 {
+        tracing::info!(
+            topic = %log.topic(), partition = log.partition(), bytes = report.bytes_taken_back,
+            "batches taken back from the journal"
+        );
+    }
     if report.bytes_checked > 0 {
         tracing::info!(
             topic = %log.topic(), partition = log.partition(), bytes = report.bytes_checked,

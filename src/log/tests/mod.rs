@@ -1,6 +1,7 @@
 //! Tests of a whole log on a real directory, on the ring.
 
 mod history;
+mod journal;
 mod manager;
 mod power;
 mod reading;

@@ -1,0 +1,287 @@
+//! Owns the journal of one log directory on one shard: whether there is a file, the changes that
+//! wait for the next frame, and flushing the segments behind so that frames can be given up. Writes
+//! of frames come one at a time from the shard's flush rounds.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::rt;
+use crate::rt::sync::{Event, Semaphore};
+use crate::types::{Offset, PartitionId};
+
+use super::super::cache::LogKey;
+use super::super::error::{LogError, StorageFailure};
+use super::super::log::Log;
+use super::file::JournalFile;
+use super::frame::{Change, ENTRY_BYTES, Entry, FRAME_BYTES_MAX, HEADER_BYTES};
+use super::part::JournalPart;
+
+/// Segment files flushed at once behind the journal: few, since acknowledgements share the device
+/// with them.
+const BEHIND_IN_FLIGHT_MAX: u64 = 8;
+
+/// Changes told in one frame; the rest waits for the next.
+const CHANGES_MAX: usize = 1024;
+
+/// What is left of a frame for batches when every change of it is taken.
+const CHANGES_BYTES_MAX: u64 = (CHANGES_MAX * ENTRY_BYTES) as u64;
+
+/// A log's tail was cut or its start moved.
+struct Told {
+    log: Rc<Log>,
+    entry: Entry,
+}
+
+enum State {
+    Absent,
+    Making,
+    Ready(Rc<JournalFile>),
+    /// The file system would not give the space; not asked again.
+    Refused,
+    Failed(StorageFailure),
+}
+
+/// The journal of one directory.
+pub(in crate::log) struct DirJournal {
+    log_dir: PathBuf,
+    turn: u64,
+    bytes: u64,
+    state: RefCell<State>,
+    changes: RefCell<VecDeque<Told>>,
+    /// Changes handed over, and how many of them are durable.
+    handed: Cell<u64>,
+    durable: Cell<u64>,
+    moved: Event,
+    /// Logs with something in a frame that their segments may lack, and up to where.
+    unflushed: RefCell<BTreeMap<LogKey, (Rc<Log>, Offset)>>,
+    flushing: Cell<bool>,
+}
+
+impl DirJournal {
+    pub(super) fn new(log_dir: PathBuf, turn: u64, bytes: u64) -> Rc<DirJournal> {
+        Rc::new(DirJournal {
+            log_dir,
+            turn,
+            bytes,
+            state: RefCell::new(State::Absent),
+            changes: RefCell::default(),
+            handed: Cell::new(0),
+            durable: Cell::new(0),
+            moved: Event::new(),
+            unflushed: RefCell::default(),
+            flushing: Cell::new(false),
+        })
+    }
+
+    pub fn log_dir(&self) -> &Path {
+        &self.log_dir
+    }
+
+    fn file(&self) -> Option<Rc<JournalFile>> {
+        match &*self.state.borrow() {
+            State::Ready(file) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changes.borrow().is_empty()
+    }
+
+    /// Whether frames can be written. Starts making the file where there is none: rounds until
+    /// then flush segments.
+    pub fn is_ready(self: &Rc<Self>) -> bool {
+        let absent = matches!(*self.state.borrow(), State::Absent);
+        if absent && self.bytes > 0 {
+            *self.state.borrow_mut() = State::Making;
+            let journal = self.clone();
+            drop(rt::spawn(async move { journal.make().await }));
+        }
+        matches!(*self.state.borrow(), State::Ready(_))
+    }
+
+    async fn make(&self) {
+        let made = JournalFile::create(&self.log_dir, self.turn, self.bytes).await;
+        let dir = self.log_dir.display();
+        *self.state.borrow_mut() = match made {
+            Ok(file) => State::Ready(Rc::new(file)),
+            Err(error) => {
+                // Nothing was acknowledged by it. If the disk is broken the logs will say so.
+                tracing::warn!(%dir, %error, "no journal: every flush goes to the segments");
+                State::Refused
+            }
+        };
+    }
+
+    /// How many of these parts the next frame can take, from the first on.
+    pub fn room_for(&self, parts: &[JournalPart]) -> usize {
+        let Some(file) = self.file() else { return 0 };
+        let mut bytes = HEADER_BYTES as u64 + CHANGES_BYTES_MAX;
+        let mut taken = 0;
+        for part in parts {
+            bytes += ENTRY_BYTES as u64 + part.unflushed.size;
+            if bytes > FRAME_BYTES_MAX || !file.has_room(bytes) {
+                break;
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Hands over a change of a log for the next frame; what to give [`DirJournal::told`].
+    /// `None` if no frame can have told anything of the log.
+    pub fn hand_over(&self, log: Rc<Log>, offset: Offset, change: Change) -> Option<u64> {
+        self.file()?;
+        let partition = PartitionId {
+            topic: log.topic_id(),
+            index: log.partition(),
+        };
+        let entry = Entry {
+            partition,
+            offset,
+            change,
+        };
+        self.changes.borrow_mut().push_back(Told { log, entry });
+        self.handed.set(self.handed.get() + 1);
+        Some(self.handed.get())
+    }
+
+    /// Waits until the change is durable.
+    ///
+    /// # Errors
+    /// The journal failed.
+    pub async fn told(&self, change: u64) -> Result<(), LogError> {
+        loop {
+            if let State::Failed(failure) = &*self.state.borrow() {
+                return Err(LogError::Offline(failure.clone()));
+            }
+            if self.durable.get() >= change {
+                return Ok(());
+            }
+            self.moved.wait().await;
+        }
+    }
+
+    /// Writes one frame with the changes that wait and with `parts`, and tells their logs; the
+    /// frame's bytes. A failure takes the logs, and with them the directory, offline.
+    pub async fn write(self: &Rc<Self>, parts: Vec<JournalPart>) -> u64 {
+        let Some(file) = self.file() else {
+            self.changes.borrow_mut().clear();
+            return 0;
+        };
+        let changes: Vec<Told> = {
+            let mut changes = self.changes.borrow_mut();
+            let count = changes.len().min(CHANGES_MAX);
+            changes.drain(..count).collect()
+        };
+        let mut entries: Vec<Entry> = Vec::with_capacity(changes.len() + parts.len());
+        entries.extend(changes.iter().map(|told| told.entry.clone()));
+        entries.extend(parts.iter().map(|part| Entry {
+            partition: PartitionId {
+                topic: part.log.topic_id(),
+                index: part.log.partition(),
+            },
+            offset: part.unflushed.from,
+            change: Change::Batches(part.unflushed.parts.clone()),
+        }));
+        if parts.is_empty() {
+            // A change alone may find the journal full: what is in it must go to the segments.
+            while !file.has_room(super::frame::frame_size(&entries)) {
+                self.flush_behind(&file).await;
+                if !matches!(*self.state.borrow(), State::Ready(_)) {
+                    return 0;
+                }
+            }
+        }
+        let written = match file.write(&entries).await {
+            Ok(written) => written,
+            Err(error) => {
+                self.fail(error, &changes, &parts);
+                return 0;
+            }
+        };
+        self.durable.set(self.durable.get() + changes.len() as u64);
+        self.moved.notify_all();
+        for part in parts {
+            let upto = part.unflushed.upto;
+            self.unflushed
+                .borrow_mut()
+                .insert(part.log.key(), (part.log.clone(), upto));
+            part.log.journaled(part.generation, upto);
+        }
+        if file.live_bytes() > file.size() / 2 && !self.flushing.replace(true) {
+            let journal = self.clone();
+            drop(rt::spawn(async move {
+                journal.flush_behind(&file).await;
+                journal.flushing.set(false);
+            }));
+        }
+        written
+    }
+
+    fn fail(&self, error: io::Error, changes: &[Told], parts: &[JournalPart]) {
+        let failure = StorageFailure {
+            what: "journal write",
+            path: self.log_dir.clone(),
+            source: Arc::new(error),
+        };
+        *self.state.borrow_mut() = State::Failed(failure.clone());
+        self.changes.borrow_mut().clear();
+        let logs = changes.iter().map(|told| &told.log);
+        for log in logs.chain(parts.iter().map(|part| &part.log)) {
+            log.fail_with(failure.clone());
+        }
+        self.moved.notify_all();
+    }
+
+    /// Flushes the segments of every log that frames told something of, then gives these frames up.
+    async fn flush_behind(&self, file: &Rc<JournalFile>) {
+        let upto = file.head();
+        let told: Vec<(LogKey, Rc<Log>, Offset)> = {
+            let unflushed = self.unflushed.borrow();
+            let all = unflushed.iter();
+            all.map(|(key, (log, upto))| (*key, log.clone(), *upto))
+                .collect()
+        };
+        let gate = Rc::new(Semaphore::new(BEHIND_IN_FLIGHT_MAX));
+        let mut tasks = Vec::with_capacity(told.len());
+        for (key, log, upto) in told {
+            let gate = gate.clone();
+            tasks.push((
+                key,
+                upto,
+                rt::spawn(async move { log.flush_segments_to(upto, &gate).await }),
+            ));
+        }
+        let mut whole = true;
+        for (key, upto, task) in tasks {
+            if task.await {
+                let mut unflushed = self.unflushed.borrow_mut();
+                if unflushed.get(&key).is_some_and(|(_, last)| *last == upto) {
+                    unflushed.remove(&key);
+                }
+            } else {
+                whole = false;
+            }
+        }
+        // An offline log keeps its frames: the directory is offline with it.
+        if whole {
+            file.release(upto);
+        }
+    }
+
+    /// Ends the journal of a directory whose logs are closed.
+    pub(super) async fn end(&self) -> io::Result<()> {
+        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Refused);
+        self.unflushed.borrow_mut().clear();
+        match state {
+            State::Ready(file) => file.remove().await,
+            State::Failed(failure) => Err(io::Error::new(failure.source.kind(), failure)),
+            State::Absent | State::Making | State::Refused => Ok(()),
+        }
+    }
+}

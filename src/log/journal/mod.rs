@@ -1,0 +1,112 @@
+//! The redo journal of a shard: what makes one flushed acknowledgement over a hundred partitions
+//! cost one write and one fdatasync instead of a hundred.
+//!
+//! A flush round over many logs with little in each writes all of it as one frame into the journal
+//! of their directory; that makes it durable. The segments are written as always and flushed
+//! behind, at leisure, and only then are the journal's frames given up. After an unclean stop each
+//! log takes back from the journal what its segments lack.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | `frame` | the bytes of one round |
+//! | `file` | one journal file, its free room, the write that counts |
+//! | `pending`, `part` | what a log has that no flush covers yet, and what it tells of itself |
+//! | `dir_journal` | the journal of one directory: making it, what waits for the next frame, flushing behind |
+//! | [`replay`] | reading journals after an unclean stop, taking back what lacks |
+//!
+//! Rules: whatever shortens a log or moves its start is told too, and waits until the frame that
+//! tells it is durable, so that a replay never raises what was cut or deleted. A journal that could
+//! not be written is never used again: its directory is offline. Kafka never sees a journal: a clean
+//! stop flushes every segment and removes the file.
+
+mod dir_journal;
+mod file;
+mod frame;
+mod part;
+mod pending;
+mod replay;
+
+pub(super) use dir_journal::DirJournal;
+pub use file::JOURNAL_BYTES_MIN;
+pub(super) use frame::Change;
+pub(super) use part::JournalPart;
+pub(super) use pending::Pending;
+pub use replay::Journals;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The journals of one shard, by log directory.
+#[derive(Default)]
+pub struct ShardJournals {
+    /// Size of each; 0: no journal, every round flushes segments.
+    bytes: u64,
+    dirs: RefCell<BTreeMap<PathBuf, Rc<DirJournal>>>,
+    /// What an earlier life left, until every log was opened.
+    left: RefCell<BTreeMap<PathBuf, Arc<Journals>>>,
+}
+
+impl ShardJournals {
+    pub fn new(bytes: u64) -> ShardJournals {
+        ShardJournals {
+            bytes,
+            ..ShardJournals::default()
+        }
+    }
+
+    /// What the journals in `log_dir` said, before a log of it is opened.
+    pub fn found(&self, log_dir: &Path, journals: Arc<Journals>) {
+        self.left.borrow_mut().insert(log_dir.to_owned(), journals);
+    }
+
+    pub(super) fn left_in(&self, log_dir: &Path) -> Option<Arc<Journals>> {
+        self.left.borrow().get(log_dir).cloned()
+    }
+
+    /// Whether logs should keep what no flush covers.
+    pub(super) fn is_on(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// The journal of a directory, made or not.
+    pub(super) fn of(&self, log_dir: &Path) -> Rc<DirJournal> {
+        if let Some(journal) = self.dirs.borrow().get(log_dir) {
+            return journal.clone();
+        }
+        let turn = self.left_in(log_dir).map_or(0, |left| left.turn()) + 1;
+        let journal = DirJournal::new(log_dir.to_owned(), turn, self.bytes);
+        self.dirs
+            .borrow_mut()
+            .insert(log_dir.to_owned(), journal.clone());
+        journal
+    }
+
+    pub(super) fn with_changes(&self) -> Vec<Rc<DirJournal>> {
+        let dirs = self.dirs.borrow();
+        dirs.values()
+            .filter(|journal| journal.has_changes())
+            .cloned()
+            .collect()
+    }
+
+    /// Ends the journal of a directory, all of whose logs are closed.
+    ///
+    /// # Errors
+    /// The file cannot be removed: the directory is not cleanly closed.
+    pub(super) async fn end(&self, log_dir: &Path) -> io::Result<()> {
+        let journal = self.dirs.borrow_mut().remove(log_dir);
+        match journal {
+            Some(journal) => journal.end().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Directories that have a journal object.
+    pub(super) fn dirs(&self) -> Vec<PathBuf> {
+        self.dirs.borrow().keys().cloned().collect()
+    }
+}

@@ -1,0 +1,430 @@
+//! Many logs of one shard with a small journal in the simulated world: killed, without power, cut,
+//! reset, rolled, on a disk that fails or fills up. What a flush row acknowledged is there
+//! afterwards, and what was cut or deleted is not raised by what the journal told of it.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use super::*;
+use crate::log::journal::Journals;
+use crate::rt::sim::{Fault, World};
+
+const LOG_DIR: &str = "/data";
+const LIVES: usize = 6;
+const LOGS: usize = 6;
+/// So small that frames go round it many times.
+const JOURNAL_BYTES: u64 = 256 << 10;
+
+#[derive(Clone)]
+struct Sent {
+    base: i64,
+    last: i64,
+    body: Bytes,
+}
+
+/// What the test knows of one log, over all its lives.
+struct Book {
+    partition: i32,
+    config: LogConfig,
+    sent: RefCell<Vec<Sent>>,
+    written: Cell<i64>,
+    durable: Cell<i64>,
+    recovery_point: Cell<i64>,
+    log_start: Cell<i64>,
+    /// A cut to here, or a start over at here, was under way when the process ended.
+    cutting: Cell<Option<i64>>,
+    resetting: Cell<Option<i64>>,
+    /// What was done last, for a failure's message.
+    done: RefCell<Vec<String>>,
+}
+
+struct Shelf {
+    rng: RefCell<fastrand::Rng>,
+    books: Vec<Book>,
+    power_lost: Cell<bool>,
+    clean: Cell<bool>,
+    lives: Cell<usize>,
+    frames: Cell<u64>,
+    taken_back: Cell<u64>,
+    cuts: Cell<u64>,
+    offline: Cell<u64>,
+}
+
+impl Book {
+    fn open(&self, clean: bool) -> LogOpen {
+        LogOpen {
+            partition: self.partition,
+            topic_id: Uuid::from_halves(7, 7),
+            clean_shutdown: clean,
+            recovery_point: Offset(self.recovery_point.get()),
+            ..open_of(Path::new(LOG_DIR), self.config.clone())
+        }
+    }
+
+    fn did(&self, what: impl std::fmt::Display, log: &Log) {
+        let marks = log.watermarks();
+        self.done.borrow_mut().push(format!("{what}: {marks:?}"));
+    }
+
+    fn last_done(&self) -> String {
+        let done = self.done.borrow();
+        done[done.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn note(&self, log: &Log) {
+        self.written.set(self.written.get().max(log.written().0));
+        self.durable.set(self.durable.get().max(log.durable().0));
+    }
+
+    async fn check(&self, log: &Log, report: &RecoveryReport, power_lost: bool) {
+        let end = log.log_end().0;
+        if let Some(start) = self.resetting.take() {
+            if log.log_start().0 == start && end == start {
+                self.start_over(start);
+            }
+            // Its oldest segments may be gone.
+            self.log_start.set(log.log_start().0);
+        }
+        if let Some(to) = self.cutting.take() {
+            // A batch that reaches across the cut goes as a whole.
+            let sent = self.sent.borrow();
+            let across = sent.iter().find(|b| b.base < to && b.last >= to);
+            let to = across.map_or(to, |batch| batch.base);
+            self.written.set(self.written.get().min(to));
+            self.durable.set(self.durable.get().min(to));
+        }
+        let must = if power_lost {
+            self.durable.get()
+        } else {
+            self.written.get()
+        };
+        let name = self.partition;
+        assert!(
+            end >= must,
+            "{name}: log ends at {end}, {must} was promised: {report:?}\n{}",
+            self.last_done()
+        );
+        assert!(
+            log.log_start().0 <= self.log_start.get(),
+            "{name}: {report:?}\n{}",
+            self.last_done()
+        );
+        let from = log.log_start();
+        let found = read_all(log, from).await;
+        let sent: Vec<Sent> = {
+            let mut sent = self.sent.borrow_mut();
+            sent.retain(|batch| batch.last < end);
+            let live = sent.iter().filter(|batch| batch.last >= from.0);
+            live.cloned().collect()
+        };
+        let known: Vec<(i64, i64)> = sent.iter().map(|b| (b.base, b.last)).collect();
+        assert_eq!(found, known, "{name}: {report:?}\n{}", self.last_done());
+        for batch in sent {
+            let read = log.read(Offset(batch.base.max(from.0)), Offset(end), 1, true);
+            let read = read.await.unwrap();
+            assert_eq!(batches(&read)[0].body(), batch.body, "{name}: {batch:?}");
+        }
+        self.did(format_args!("opened, power lost {power_lost}"), log);
+        self.log_start.set(from.0);
+        self.written.set(end);
+        self.durable.set(self.durable.get().min(end));
+        self.note(log);
+    }
+
+    fn start_over(&self, start: i64) {
+        self.sent.borrow_mut().clear();
+        self.written.set(start);
+        self.durable.set(start);
+        self.log_start.set(start);
+        self.recovery_point.set(0);
+    }
+
+    fn append(&self, log: &Log, count: usize, size: usize) -> Option<Offset> {
+        let bytes = batch_of(&vec![NOW_MS; count], size);
+        let appended = log.append_as_leader(bytes.clone(), as_leader()).ok()?;
+        let mut sent = self.sent.borrow_mut();
+        sent.retain(|batch| batch.last < appended.first_offset.0);
+        sent.push(Sent {
+            base: appended.first_offset.0,
+            last: appended.last_offset.0,
+            body: bytes.slice(61..),
+        });
+        self.did("append", log);
+        self.note(log);
+        Some(appended.last_offset.next())
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}..={}", self.base, self.last)
+    }
+}
+
+impl Shelf {
+    fn new(seed: u64) -> Shelf {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let books = (0..LOGS).map(|at| {
+            let config = LogConfig {
+                segment_io: if rng.u32(..4) == 0 {
+                    SegmentIo::Direct
+                } else {
+                    SegmentIo::Buffered
+                },
+                flush_messages: if rng.u32(..6) == 0 { i64::MAX } else { 1 },
+                segment_bytes: rng.u32(20_000..200_000),
+                retention_ms: -1,
+                ..small_segments()
+            };
+            Book {
+                partition: at as i32,
+                config,
+                sent: RefCell::default(),
+                written: Cell::new(0),
+                durable: Cell::new(0),
+                recovery_point: Cell::new(0),
+                log_start: Cell::new(0),
+                cutting: Cell::new(None),
+                resetting: Cell::new(None),
+                done: RefCell::default(),
+            }
+        });
+        let books = books.collect();
+        Shelf {
+            rng: RefCell::new(rng),
+            books,
+            power_lost: Cell::new(false),
+            clean: Cell::new(false),
+            lives: Cell::new(0),
+            frames: Cell::new(0),
+            taken_back: Cell::new(0),
+            cuts: Cell::new(0),
+            offline: Cell::new(0),
+        }
+    }
+
+    fn rng<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        draw(&mut self.rng.borrow_mut())
+    }
+
+    async fn open_all(&self) -> Option<(Rc<LogShard>, Vec<Rc<Log>>)> {
+        crate::rt::fs::create_dir_all(LOG_DIR).await.ok()?;
+        crate::rt::fs::sync_dir("/").await.ok()?;
+        let shard = LogShard::new(ShardLimits {
+            recent_batch_bytes: 0,
+            journal_bytes: JOURNAL_BYTES,
+            ..ShardLimits::default()
+        });
+        let journals = std::sync::Arc::new(Journals::read(Path::new(LOG_DIR)).await.ok()?);
+        let clean = self.clean.take();
+        assert!(!clean || journals.turn() == 0, "a clean stop leaves none");
+        shard.found_journals(Path::new(LOG_DIR), journals.clone());
+        let mut logs = Vec::new();
+        for book in &self.books {
+            let (log, report) = Log::open(&shard, book.open(clean)).await.ok()?;
+            self.taken_back
+                .set(self.taken_back.get() + report.bytes_taken_back);
+            book.check(&log, &report, self.power_lost.get()).await;
+            logs.push(log);
+        }
+        journals.remove().await.ok()?;
+        self.power_lost.set(false);
+        Some((shard, logs))
+    }
+
+    async fn live(self: Rc<Self>) {
+        self.lives.set(self.lives.get() + 1);
+        let Some((shard, logs)) = self.open_all().await else {
+            return;
+        };
+        let close_after = self.rng(|rng| rng.u64(..200_000));
+        let stop = Rc::new(Cell::new(false));
+        let mut tasks = Vec::new();
+        for (at, log) in logs.iter().enumerate() {
+            let (shelf, log, stop) = (self.clone(), log.clone(), stop.clone());
+            tasks.push(crate::rt::spawn(async move {
+                while !stop.get() && shelf.step(&shelf.books[at], &log).await {}
+            }));
+        }
+        crate::rt::sleep(Duration::from_micros(close_after)).await;
+        stop.set(true);
+        for task in tasks {
+            task.await;
+        }
+        self.frames
+            .set(self.frames.get() + shard.flush_stats().journal_frames);
+        let mut closed = true;
+        for (log, book) in logs.iter().zip(&self.books) {
+            closed &= log.close().await.is_ok();
+            book.note(log);
+        }
+        let ended = shard.journals.end(Path::new(LOG_DIR)).await.is_ok();
+        self.clean.set(closed && ended);
+    }
+
+    /// One step of one log; false when it is over with it.
+    async fn step(&self, book: &Book, log: &Rc<Log>) -> bool {
+        match self.rng(|rng| rng.u32(..100)) {
+            0..=69 => {
+                let large = self.rng(|rng| rng.u32(..50)) == 0;
+                let size = if large { 20_000 } else { 900 };
+                let (count, size) = self.rng(|rng| (rng.usize(1..4), rng.usize(..size)));
+                match book.append(log, count, size) {
+                    Some(end) if self.rng(|rng| rng.u32(..4)) > 0 => {
+                        let counted = log.wait_counted(end).await;
+                        assert!(counted.is_err() || log.counted() >= end);
+                        book.did("counted", log);
+                        book.note(log);
+                    }
+                    Some(_) => {}
+                    None if log.is_offline() => {
+                        self.offline.set(self.offline.get() + 1);
+                        assert!(log.flush().await.is_err(), "a fault is never hidden");
+                        return false;
+                    }
+                    None => crate::rt::sleep(Duration::from_millis(1)).await,
+                }
+            }
+            70..=72 => {
+                let _ = log.flush().await;
+                book.did("flushed", log);
+                book.note(log);
+            }
+            73..=75 => {
+                let point = log.checkpoint_facts().recovery_point.0;
+                assert!(point <= log.watermarks().in_segments().0);
+                book.recovery_point.set(point);
+            }
+            76..=78 => {
+                log.roll(NOW_MS);
+                book.did("rolled", log);
+            }
+            79..=81 => {
+                let to = self.rng(|rng| rng.i64(log.log_start().0..=log.log_end().0));
+                book.cutting.set(Some(to));
+                book.recovery_point.set(book.recovery_point.get().min(to));
+                book.did(format_args!("cut to {to} ..."), log);
+                if log.truncate_to(Offset(to)).await.is_err() {
+                    return !log.is_offline();
+                }
+                book.did("... cut", log);
+                self.cuts.set(self.cuts.get() + 1);
+                book.cutting.set(None);
+                let end = log.log_end().0;
+                book.sent.borrow_mut().retain(|batch| batch.last < end);
+                book.written.set(book.written.get().min(end));
+                book.durable.set(book.durable.get().min(end));
+            }
+            82 => {
+                let at = log.log_end().0 + self.rng(|rng| rng.i64(0..50));
+                book.resetting.set(Some(at));
+                book.recovery_point.set(0);
+                book.durable.set(0);
+                book.written.set(0);
+                book.did(format_args!("start over at {at} ..."), log);
+                if log.truncate_fully_and_start_at(Offset(at)).await.is_err() {
+                    return !log.is_offline();
+                }
+                book.resetting.set(None);
+                book.did("... started over", log);
+                book.start_over(at);
+            }
+            83 => {
+                let to = self.rng(|rng| rng.i64(log.log_start().0..=log.log_end().0));
+                if log.delete_records_to(Offset(to)).is_ok() {
+                    book.log_start.set(to);
+                    log.apply_retention(NOW_MS, log.log_end());
+                    book.did(format_args!("deleted to {to}"), log);
+                }
+            }
+            _ => crate::rt::sleep(Duration::from_micros(100)).await,
+        }
+        true
+    }
+}
+
+fn lives(seed: u64, faults: bool) -> Rc<Shelf> {
+    let world = World::new(seed);
+    let shelf = Rc::new(Shelf::new(seed));
+    let node = world.add_node("broker");
+    for life in 0..LIVES {
+        if faults && life > 0 && life + 1 < LIVES {
+            match shelf.rng(|rng| rng.u32(..4)) {
+                0 => node.disk().fail_syncs(Fault::OneIn(60)),
+                1 => node.disk().fail_writes(Fault::OneIn(200)),
+                2 => node
+                    .disk()
+                    .set_capacity(Some(node.disk().used() + 3 * JOURNAL_BYTES / 2)),
+                _ => node.disk().set_short_writes(3),
+            }
+        } else {
+            node.disk().heal();
+        }
+        if life == 0 {
+            let shelf = shelf.clone();
+            node.start(1, move |executor| {
+                let shelf = shelf.clone();
+                async move {
+                    if !executor.is_control() {
+                        shelf.live().await;
+                    }
+                }
+            });
+        } else {
+            node.restart();
+        }
+        world.run_for(Duration::from_micros(
+            shelf.rng(|rng| rng.u64(5_000..150_000)),
+        ));
+        if shelf.rng(|rng| rng.bool()) {
+            node.kill();
+        } else {
+            shelf.power_lost.set(true);
+            node.lose_power();
+        }
+    }
+    node.disk().heal();
+    node.restart();
+    world.run_for(Duration::from_secs(2));
+    assert_eq!(shelf.lives.get(), LIVES + 1);
+    shelf
+}
+
+/// Frames, bytes taken back, cuts, offline logs.
+fn run(faults: bool) -> [u64; 4] {
+    let seeds = std::env::var("LOG_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(30);
+    let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
+    let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
+    let mut sums = [0; 4];
+    for at in 0..seeds {
+        let seed = first.wrapping_add(at);
+        println!("LOG_SEED={seed}");
+        let shelf = lives(seed, faults);
+        let counts = [
+            &shelf.frames,
+            &shelf.taken_back,
+            &shelf.cuts,
+            &shelf.offline,
+        ];
+        sums.iter_mut()
+            .zip(counts)
+            .for_each(|(sum, count)| *sum += count.get());
+    }
+    println!("frames, bytes taken back, cuts, offline: {sums:?}");
+    sums
+}
+
+#[test]
+fn what_the_journal_acknowledged_survives_and_what_was_cut_is_not_raised() {
+    let [frames, taken_back, ..] = run(false);
+    assert!(frames > 0 && taken_back > 0, "the journal was never used");
+}
+
+#[test]
+fn a_journal_on_a_failing_or_full_disk_hides_nothing() {
+    let [frames, ..] = run(true);
+    assert!(frames > 0, "the journal was never used");
+}
