@@ -9,7 +9,7 @@
 //! await.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -65,6 +65,9 @@ pub(super) struct LogState {
     pub status: Status,
     pub marks: Watermarks,
     pub segments: BTreeMap<Offset, Rc<Segment>>,
+    /// Gone from the log, but their files may still come back after a power loss: what is flushed
+    /// behind them counts only if they are whole as well.
+    pub doomed: VecDeque<Rc<Segment>>,
     pub producers: Producers,
     pub producer_limits: ProducerLimits,
     pub epochs: LeaderEpochs,
@@ -413,11 +416,14 @@ impl Log {
             return None;
         }
         let first = state.floor_base(state.recovery_point());
+        let live = state.segments.range(first..);
+        let live = live.filter(|(base, _)| **base < upto).map(|(_, s)| s);
         let segments = state
-            .segments
-            .range(first..)
-            .filter(|(base, segment)| **base < upto && !segment.is_synced())
-            .filter_map(|(_, segment)| {
+            .doomed
+            .iter()
+            .chain(live)
+            .filter(|segment| !segment.is_synced())
+            .filter_map(|segment| {
                 // A file that still has reserved space behind its data is synced again once that
                 // is cut: else the space comes back after a power loss, as a tail of zeros.
                 let whole = segment.is_sealed()

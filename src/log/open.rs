@@ -6,7 +6,7 @@
 //! built anew, the log is cut at the first bad batch, and every later segment goes.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -321,6 +321,7 @@ impl Loader {
             status: Status::Open,
             marks: Watermarks::recovered(log_start, durable.max(Offset::ZERO), self.log_end),
             segments: self.segments,
+            doomed: VecDeque::new(),
             producers: self.producers,
             epochs: self.epochs,
             queue: WriteQueue::default(),
@@ -354,6 +355,13 @@ impl Loader {
             // What is served must be what survives where the row counts durable records only.
             // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
             log.flush().await.map_err(io::Error::other)?;
+            let handles = log.state().active().handles();
+            if !clean && let Some(handles) = handles {
+                // Also where nothing was to be flushed: a file that an earlier life cut may grow
+                // back with the power.
+                let file = handles.writer;
+                file.sync_data().await?;
+            }
         }
         Ok((log, self.report))
     }

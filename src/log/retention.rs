@@ -59,6 +59,7 @@ impl Log {
                 report.deleted.push((base, segment.size(), cause));
                 removed.push(segment);
             }
+            state.doomed.extend(removed.iter().cloned());
             let first = state.segments.keys().next().copied().unwrap_or_default();
             if first > state.marks.log_start() {
                 self.move_log_start(state, first);
@@ -84,10 +85,17 @@ impl Log {
             }
             // Else a replay would raise what is deleted, were the new file lost with the power.
             let start = log.log_start();
-            if log.tell_journal(start, Change::LogStart).await.is_ok()
-                && let Err(error) = log.doom_segments(&removed).await
-            {
-                log.fail("delete segments", error);
+            if log.tell_journal(start, Change::LogStart).await.is_err() {
+                return;
+            }
+            // One after the other, oldest first: a hole between those that are gone and those that
+            // are not would look like a loss after a power cut.
+            for segment in removed {
+                if let Err(error) = log.doom_segments(&[segment]).await {
+                    log.fail("delete segments", error);
+                    return;
+                }
+                log.state_mut().doomed.pop_front();
             }
         }));
     }

@@ -134,8 +134,20 @@ impl DirJournal {
 
     /// Hands over a change of a log for the next frame; what to give [`DirJournal::told`].
     /// `None` if no frame can have told anything of the log.
-    pub fn hand_over(&self, log: Rc<Log>, offset: Offset, change: Change) -> Option<u64> {
-        self.file()?;
+    ///
+    /// # Errors
+    /// The journal failed: what it told cannot be taken back.
+    pub fn hand_over(
+        &self,
+        log: Rc<Log>,
+        offset: Offset,
+        change: Change,
+    ) -> Result<Option<u64>, StorageFailure> {
+        match &*self.state.borrow() {
+            State::Ready(_) => {}
+            State::Failed(failure) => return Err(failure.clone()),
+            State::Absent | State::Making | State::Refused => return Ok(None),
+        }
         let partition = PartitionId {
             topic: log.topic_id(),
             index: log.partition(),
@@ -147,7 +159,7 @@ impl DirJournal {
         };
         self.changes.borrow_mut().push_back(Told { log, entry });
         self.handed.set(self.handed.get() + 1);
-        Some(self.handed.get())
+        Ok(Some(self.handed.get()))
     }
 
     /// Waits until the change is durable.
@@ -231,8 +243,10 @@ impl DirJournal {
         };
         *self.state.borrow_mut() = State::Failed(failure.clone());
         self.changes.borrow_mut().clear();
+        let told = std::mem::take(&mut *self.unflushed.borrow_mut());
         let logs = changes.iter().map(|told| &told.log);
-        for log in logs.chain(parts.iter().map(|part| &part.log)) {
+        let logs = logs.chain(parts.iter().map(|part| &part.log));
+        for log in logs.chain(told.values().map(|(log, _)| log)) {
             log.fail_with(failure.clone());
         }
         self.moved.notify_all();

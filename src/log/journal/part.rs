@@ -106,11 +106,14 @@ impl Log {
             return Ok(());
         }
         let journal = self.shard.journals.of(&log_dir);
-        let Some(change) = journal.hand_over(self.rc(), offset, change) else {
-            return Ok(());
-        };
-        self.shard.flusher.wake();
-        journal.told(change).await
+        match journal.hand_over(self.rc(), offset, change) {
+            Ok(None) => Ok(()),
+            Ok(Some(change)) => {
+                self.shard.flusher.wake();
+                journal.told(change).await
+            }
+            Err(failure) => Err(self.fail_with(failure)),
+        }
     }
 
     /// As [`Log::tell_journal`] for a log start that moved, without waiting: it is durable before
@@ -120,11 +123,10 @@ impl Log {
             && self.shard.journals.is_on()
         {
             let journal = self.shard.journals.of(log_dir);
-            if journal
-                .hand_over(self.rc(), offset, Change::LogStart)
-                .is_some()
-            {
-                self.shard.flusher.wake();
+            match journal.hand_over(self.rc(), offset, Change::LogStart) {
+                Ok(None) => {}
+                Ok(Some(_)) => self.shard.flusher.wake(),
+                Err(failure) => drop(self.fail_with(failure)),
             }
         }
     }
