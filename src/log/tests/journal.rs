@@ -34,6 +34,8 @@ struct Book {
     /// A cut to here, or a start over at here, was under way when the process ended.
     cutting: Cell<Option<i64>>,
     resetting: Cell<Option<i64>>,
+    /// The storage refused it; it may be in the file all the same, as any unanswered append may.
+    refused: RefCell<Option<Sent>>,
     /// What was done last, for a failure's message.
     done: RefCell<Vec<String>>,
 }
@@ -116,6 +118,11 @@ impl Book {
         let found = read_all(log, from).await;
         let sent: Vec<Sent> = {
             let mut sent = self.sent.borrow_mut();
+            if let Some(refused) = self.refused.take()
+                && found.contains(&(refused.base, refused.last))
+            {
+                sent.push(refused);
+            }
             sent.retain(|batch| batch.last < end);
             let live = sent.iter().filter(|batch| batch.last >= from.0);
             live.cloned().collect()
@@ -144,7 +151,16 @@ impl Book {
 
     fn append(&self, log: &Log, count: usize, size: usize) -> Option<Offset> {
         let bytes = batch_of(&vec![NOW_MS; count], size);
-        let appended = log.append_as_leader(bytes.clone(), as_leader()).ok()?;
+        let base = log.log_end().0;
+        let Ok(appended) = log.append_as_leader(bytes.clone(), as_leader()) else {
+            *self.refused.borrow_mut() = Some(Sent {
+                base,
+                last: base + count as i64 - 1,
+                body: bytes.slice(61..),
+            });
+            return None;
+        };
+        self.refused.take();
         let mut sent = self.sent.borrow_mut();
         sent.retain(|batch| batch.last < appended.first_offset.0);
         sent.push(Sent {
@@ -189,6 +205,7 @@ impl Shelf {
                 log_start: Cell::new(0),
                 cutting: Cell::new(None),
                 resetting: Cell::new(None),
+                refused: RefCell::default(),
                 done: RefCell::default(),
             }
         });
@@ -261,8 +278,11 @@ impl Shelf {
             closed &= log.close().await.is_ok();
             book.note(log);
         }
-        let ended = shard.journals.end(Path::new(LOG_DIR)).await.is_ok();
-        self.clean.set(closed && ended);
+        // As the manager does: a log that did not close may need what the journal tells.
+        if closed {
+            let ended = shard.journals.end(Path::new(LOG_DIR)).await;
+            self.clean.set(ended.is_ok());
+        }
     }
 
     /// One step of one log; false when it is over with it.

@@ -3,6 +3,7 @@
  *
  *   load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS        as fast as the broker takes them
  *   load open   BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS   at a fixed rate; latency counts from the intended send time
+ *   load each   BOOTSTRAP TOPIC PARTITIONS SECONDS SIZE  one record under way in each partition, acks=all
  *   load floor                                           loopback TCP: round trip of 1 KiB, and bytes a second
  *
  * Each prints one JSON object. A record that is refused or lost makes the exit code 1.
@@ -158,6 +159,70 @@ static void load(const char *bootstrap, const char *topic, int64_t count, int64_
     rd_kafka_destroy(rk);
 }
 
+/* Each acknowledgement sends the next record of its partition, until the time is over. */
+static const char *each_topic;
+static char *each_value;
+static size_t each_size;
+static int64_t each_until_ns;
+static int each_under_way;
+
+static void send_next(rd_kafka_t *rk, int32_t partition) {
+    rd_kafka_resp_err_t e = rd_kafka_producev(rk, RD_KAFKA_V_TOPIC(each_topic), RD_KAFKA_V_PARTITION(partition), RD_KAFKA_V_VALUE(each_value, each_size),
+                                              RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_OPAQUE((void *)(intptr_t)now_ns()), RD_KAFKA_V_END);
+    if (e)
+        die("produce", rd_kafka_err2str(e));
+    each_under_way++;
+}
+
+static void delivered_each(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque) {
+    delivered(rk, m, opaque);
+    each_under_way--;
+    if (now_ns() < each_until_ns)
+        send_next(rk, m->partition);
+}
+
+static void each(const char *bootstrap, const char *topic, int partitions, int seconds, size_t size) {
+    char error[512];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    const char *settings[][2] = {{"bootstrap.servers", bootstrap}, {"acks", "all"}, {"linger.ms", "0"}, {"message.timeout.ms", "30000"}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], error, sizeof error) != RD_KAFKA_CONF_OK)
+            die(settings[i][0], error);
+    rd_kafka_conf_set_dr_msg_cb(conf, delivered_each);
+    rd_kafka_t *rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+    if (!rk)
+        die("no producer", error);
+    wanted = 5000000;
+    latency_ns = calloc((size_t)wanted, sizeof *latency_ns);
+    each_value = calloc(1, size);
+    if (!each_value || !latency_ns)
+        die("memory", strerror(errno));
+    each_topic = topic, each_size = size;
+    /* One turn that makes the topic, the connections and the files; a second that warms up. */
+    each_until_ns = 0;
+    for (int p = 0; p < partitions; p++)
+        send_next(rk, p);
+    while (each_under_way)
+        rd_kafka_poll(rk, 10);
+    for (int warm = 1; warm >= 0; warm--) {
+        int64_t begun = now_ns();
+        atomic_store(&acknowledged, 0);
+        each_until_ns = begun + (warm ? 1 : seconds) * 1000000000LL;
+        for (int p = 0; p < partitions; p++)
+            send_next(rk, p);
+        while (each_under_way)
+            rd_kafka_poll(rk, 10);
+        if (warm)
+            continue;
+        double took = (now_ns() - begun) / 1e9;
+        int64_t count = atomic_load(&acknowledged);
+        qsort(latency_ns, (size_t)count, sizeof *latency_ns, by_value);
+        printf("{\"records\": %lld, \"seconds\": %.3f, \"acks_per_s\": %.0f, \"p50_ms\": %.3f, \"p99_ms\": %.3f}\n", (long long)count, took,
+               count / took, percentile_ms(50), percentile_ms(99));
+    }
+    rd_kafka_destroy(rk);
+}
+
 static void read_all(int fd, char *b, size_t n) {
     for (size_t got = 0; got < n;) {
         ssize_t r = read(fd, b + got, n - got);
@@ -220,9 +285,11 @@ int main(int argc, char **argv) {
         load(argv[2], argv[3], atoll(argv[4]), 0, (size_t)atoll(argv[5]), argv[6]);
     else if (argc == 8 && !strcmp(argv[1], "open"))
         load(argv[2], argv[3], atoll(argv[4]) * atoll(argv[5]), atoll(argv[4]), (size_t)atoll(argv[6]), argv[7]);
+    else if (argc == 7 && !strcmp(argv[1], "each"))
+        each(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]), (size_t)atoll(argv[6]));
     else if (argc == 2 && !strcmp(argv[1], "floor"))
         loopback_floor();
     else
-        die("usage", "load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS | load open BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS | load floor");
+        die("usage", "load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS | load open BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS | load each BOOTSTRAP TOPIC PARTITIONS SECONDS SIZE | load floor");
     return 0;
 }
