@@ -1,25 +1,20 @@
-//! The records of `__cluster_metadata` and their frame: uvarint frame version 1, uvarint type,
-//! uvarint version, then the message (KAFKA-FACTS of KRaft: an unknown type or version is fatal,
-//! for whoever skips a record diverges). Pure, any core.
+//! The records of `__cluster_metadata` that make an image. An unknown type or version is fatal, for
+//! whoever skips a record diverges. Their frame is `wire`'s. Pure, any core.
 
 use crate::wire::messages::*;
+use crate::wire::metadata_record::{begin_record, read_frame};
 use crate::wire::{DecodeError, EncodeError, Message, Reader, Writer};
 use bytes::Bytes;
-
-/// The only frame version there is.
-const FRAME_VERSION: u32 = 1;
 
 /// Why bytes are no metadata record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("frame version {0}, expected {FRAME_VERSION}")]
-    Frame(u32),
     #[error("unknown metadata record type {0}: this software is too old for the cluster")]
-    Type(u32),
+    Type(i16),
     #[error(
         "metadata record type {kind} has unknown version {version}: this software is too old for the cluster"
     )]
-    Version { kind: u32, version: u32 },
+    Version { kind: i16, version: i16 },
     #[error("{0} bytes follow the record")]
     Trailing(usize),
     #[error(transparent)]
@@ -54,14 +49,14 @@ macro_rules! metadata_records {
                 }
             }
 
-            fn read(kind: u32, version: u32, from: &mut Reader) -> Result<MetadataRecord, RecordError> {
+            fn read(kind: i16, version: i16, from: &mut Reader) -> Result<MetadataRecord, RecordError> {
                 $(
-                    if kind == $module::$message::API_KEY as u32 {
-                        let known = $module::$message::MIN_VERSION as u32..=$module::$message::MAX_VERSION as u32;
+                    if kind == $module::$message::API_KEY {
+                        let known = $module::$message::MIN_VERSION..=$module::$message::MAX_VERSION;
                         if !known.contains(&version) {
                             return Err(RecordError::Version { kind, version });
                         }
-                        return Ok(MetadataRecord::$name($module::$message::decode(from, version as i16)?));
+                        return Ok(MetadataRecord::$name($module::$message::decode(from, version)?));
                     }
                 )*
                 Err(RecordError::Type(kind))
@@ -113,10 +108,7 @@ impl MetadataRecord {
     /// metadata.version 33, the only level this broker formats.
     pub fn encode(&self) -> Result<Bytes, EncodeError> {
         let (kind, version) = self.kind();
-        let mut writer = Writer::new();
-        writer.uvarint(FRAME_VERSION);
-        writer.uvarint(kind as u32);
-        writer.uvarint(version as u32);
+        let mut writer = begin_record(kind, version)?;
         self.body(version, &mut writer)?;
         Ok(writer.into_bytes())
     }
@@ -124,12 +116,7 @@ impl MetadataRecord {
     /// Reads the value of a log record.
     pub fn decode(value: Bytes) -> Result<MetadataRecord, RecordError> {
         let mut reader = Reader::new(value);
-        let frame = reader.uvarint("frame_version")?;
-        if frame != FRAME_VERSION {
-            return Err(RecordError::Frame(frame));
-        }
-        let kind = reader.uvarint("record_type")?;
-        let version = reader.uvarint("record_version")?;
+        let (kind, version) = read_frame(&mut reader)?;
         let record = MetadataRecord::read(kind, version, &mut reader)?;
         match reader.remaining() {
             0 => Ok(record),
@@ -159,7 +146,7 @@ mod tests {
     fn what_is_not_known_is_fatal_and_never_skipped() {
         let error =
             |bytes: &'static [u8]| MetadataRecord::decode(Bytes::from_static(bytes)).unwrap_err();
-        assert!(matches!(error(&[2, 2, 0]), RecordError::Frame(2)));
+        assert!(matches!(error(&[2, 2, 0]), RecordError::Message(_)));
         assert!(matches!(error(&[1, 13, 0]), RecordError::Type(13)));
         assert!(matches!(
             error(&[1, 2, 9]),

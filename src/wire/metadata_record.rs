@@ -12,8 +12,8 @@ use super::writer::Writer;
 /// The only frame version there is.
 const FRAME_VERSION: u32 = 1;
 
-/// The value of a metadata log record.
-pub fn encode_record(record: &AnyRecord, version: i16) -> Result<Bytes, EncodeError> {
+/// A writer that has the frame of a record of this type and version, and takes its fields next.
+pub fn begin_record(key: i16, version: i16) -> Result<Writer, EncodeError> {
     let number = |n: i16| {
         u32::try_from(n).map_err(|_| {
             EncodeError::new(EncodeFault::UnsupportedVersion, "record").at_version(version)
@@ -21,16 +21,13 @@ pub fn encode_record(record: &AnyRecord, version: i16) -> Result<Bytes, EncodeEr
     };
     let mut w = Writer::new();
     w.uvarint(FRAME_VERSION);
-    w.uvarint(number(record.key())?);
+    w.uvarint(number(key)?);
     w.uvarint(number(version)?);
-    record.encode(&mut w, version)?;
-    Ok(w.into_bytes())
+    Ok(w)
 }
 
-/// The record and its version. An unknown type or version is an error, never skipped: an image
-/// that misses a record has silently diverged. So are bytes after the fields.
-pub fn decode_record(value: Bytes) -> Result<(AnyRecord, i16), DecodeError> {
-    let mut r = Reader::new(value);
+/// The type and version of the record whose fields follow.
+pub fn read_frame(r: &mut Reader) -> Result<(i16, i16), DecodeError> {
     let frame = r.uvarint("frame version")?;
     if frame != FRAME_VERSION {
         return Err(DecodeError::new(
@@ -55,6 +52,21 @@ pub fn decode_record(value: Bytes) -> Result<(AnyRecord, i16), DecodeError> {
             r.position(),
         )
     })?;
+    Ok((key, version))
+}
+
+/// The value of a metadata log record.
+pub fn encode_record(record: &AnyRecord, version: i16) -> Result<Bytes, EncodeError> {
+    let mut w = begin_record(record.key(), version)?;
+    record.encode(&mut w, version)?;
+    Ok(w.into_bytes())
+}
+
+/// The record and its version. An unknown type or version is an error, never skipped: an image
+/// that misses a record has silently diverged. So are bytes after the fields.
+pub fn decode_record(value: Bytes) -> Result<(AnyRecord, i16), DecodeError> {
+    let mut r = Reader::new(value);
+    let (key, version) = read_frame(&mut r)?;
     let record = AnyRecord::decode(key, &mut r, version)?;
     r.expect_end()?;
     Ok((record, version))
