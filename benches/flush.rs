@@ -26,9 +26,9 @@ use highwater::rt::{RingPlan, run_ring, wall_ms};
 use highwater::types::{LeaderEpoch, Offset, Uuid};
 use highwater::wire::batch_builder::BatchBuilder;
 
-const TURNS: usize = 5;
+const TURNS: usize = 3;
 /// Rounds in a turn, and rounds before them that are not counted (the journal is made in these).
-const ROUNDS: [(usize, usize); 4] = [(1, 400), (10, 200), (100, 60), (1000, 12)];
+const ROUNDS: [(usize, usize); 4] = [(1, 300), (10, 150), (100, 40), (1000, 8)];
 const WARM_UP: usize = 5;
 const PREALLOCATED: u64 = 1 << 20;
 

@@ -108,7 +108,10 @@ impl DirJournal {
         let made = JournalFile::create(&self.log_dir, self.turn, self.bytes).await;
         let dir = self.log_dir.display();
         *self.state.borrow_mut() = match made {
-            Ok(file) => State::Ready(Rc::new(file)),
+            Ok(file) => {
+                tracing::info!(%dir, bytes = file.size(), "journal made");
+                State::Ready(Rc::new(file))
+            }
             Err(error) => {
                 // Nothing was acknowledged by it. If the disk is broken the logs will say so.
                 tracing::warn!(%dir, %error, "no journal: every flush goes to the segments");
