@@ -25,7 +25,8 @@ pub struct ShardLimits {
     /// Indexes of sealed segments kept in memory. 64 MiB hold those of some 13 GiB of log.
     pub sealed_index_bytes: u64,
     /// Size of the journal in each log directory. 64 MiB take some 600 rounds of a hundred small
-    /// batches, so that the flushes behind them cost little. 0: no journal.
+    /// batches, so that the flushes behind them cost little. 0: no journal. Whoever has one must
+    /// hand over what [`Journals::read`] finds before the next life opens a log.
     pub journal_bytes: u64,
 }
 
@@ -34,7 +35,7 @@ impl Default for ShardLimits {
         ShardLimits {
             recent_batch_bytes: 64 << 20,
             sealed_index_bytes: 64 << 20,
-            journal_bytes: 64 << 20,
+            journal_bytes: 0,
         }
     }
 }
