@@ -3,9 +3,12 @@ import json
 import re
 import shutil
 
-from harness.broker import Kafka
+from checks.files import BATCH, dump, segments
+from harness import process
+from harness.broker import Highwater, Kafka
 from harness.check import check, same
-from harness.records import plain, records, with_offsets
+from harness.process import until
+from harness.records import BASE_MS, plain, records, with_offsets
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -61,3 +64,189 @@ def kafka_opens_here(ctx):
 @check("directory-opens-in-kafka", own_broker=True, seconds=180)
 def opens_in_kafka(ctx):
     opens(ctx, ctx.kind, Kafka)
+
+
+def sound(ctx, broker, topics):
+    """The files of stopped topics (partition 0) are as Kafka's tool wants them; where ours is under test, it says the same."""
+    for topic in topics:
+        directory = broker.data / (topic + "-0")
+        logs = segments(directory)
+        indexes = [log.with_suffix(".index") for log in logs]
+        times = [log.with_suffix(".timeindex") for log in logs]
+        files = logs + indexes + times + segments(directory, ".snapshot") + segments(directory, ".txnindex")
+        kafka = ctx.local_tool("dump-log", "--deep-iteration", "--files", ",".join(map(str, files)))
+        batches = [m.groupdict() for m in map(BATCH.match, kafka.lines()) if m]
+        same({b["valid"] for b in batches}, {"true"}, f"{topic}: batches are valid")
+        checked = dump(ctx, "--index-sanity-check", files=indexes + times)
+        same(sum(line.endswith(("passed sanity check.", "is empty.")) for line in checked), 2 * len(logs), f"{topic}: sane indexes")
+        compared = process.run(ctx.command("dump-log", "--verify-index-only", "--files", ",".join(map(str, indexes))))
+        found = compared.out + compared.err + kafka.out + kafka.err
+        same(re.findall(r".*(?:[Mm]ismatch|[Oo]ut of order|not found).*", found), [], f"{topic}: indexes")
+        if ctx.kind is Highwater:
+            ours = process.run([ctx.kit.highwater, "dump-log", "--deep-iteration", "--files", ",".join(map(str, files))])
+            same(ours.lines(), kafka.lines(), f"{topic}: what highwater dump-log prints")
+            # Kafka's tool tells of gaps in an order of its own.
+            same(sorted(ours.err.splitlines()), sorted(kafka.err.splitlines()), f"{topic}: what highwater dump-log finds")
+
+
+def seen(ctx, topics):
+    """What each isolation level sees of each topic."""
+    read = process.run(ctx.kit.java("Transactions", "read", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
+    reads = iter([json.loads(line) for line in part.splitlines()] for part in read)
+    return {topic: {level: next(reads) for level in ("read_uncommitted", "read_committed")} for topic in topics}
+
+
+def in_transactions(ctx, topic, name, *steps):
+    """Steps are "begin", "commit", "abort", "leave" (the transaction open), or a list of records."""
+    lines = [line for s in steps for line in ([{"do": s}] if isinstance(s, str) else s)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    process.run(ctx.kit.java("Transactions", "write", ctx.bootstrap, topic, name), stdin=text)
+
+
+def keyed(first, keys, value):
+    """Records that are 50 ms apart, for a compacted topic."""
+    return [
+        {"partition": 0, "timestamp": BASE_MS + (first + i) * 50, "key": key, "value": value, "headers": []}
+        for i, key in enumerate(keys)
+    ]
+
+
+def values(read):
+    return [(r["key"], r["value"]) for r in read]
+
+
+@check("kafka-transactions-and-compaction-open-here", own_broker=True, seconds=300)
+def transactions_open_here(ctx):
+    """Committed, aborted and open transactions, and what Kafka's cleaner left, are served by the broker that opens them."""
+    writer = ctx.new_broker(kind=Kafka, log__cleaner__backoff__ms=100)
+    # Segments roll by the timestamps of records. A transaction's marker bears the present time, records that of an hour ago.
+    ended, pending = ctx.topic("-ended", segment__ms=100, index__interval__bytes=100), ctx.topic("-pending")
+    compacted = ctx.topic(
+        "-compacted", cleanup__policy="compact", segment__ms=100, index__interval__bytes=100, min__cleanable__dirty__ratio=0.01, max__compaction__lag__ms=1000)
+
+    r = records(100)
+    in_transactions(
+        ctx, ended, "ended", "begin", r[:15], "commit", "begin", r[15:30], "abort", "begin", r[30:45], "commit", "begin", r[45:60], "leave")
+    ctx.produce("java", ended, "lz4", r[60:80])
+    # Whoever takes over a transactional id aborts what was left open.
+    in_transactions(ctx, ended, "ended", "begin", r[80:90], "abort", "begin", r[90:], "commit")
+    in_transactions(ctx, pending, "pending", "begin", r[:3], "commit", "begin", r[3:6], "leave")
+    ctx.produce("java", pending, "none", r[6:9])
+
+    keys = [f"k{i}" for i in range(10)]
+    ctx.produce("java", compacted, "none", keyed(0, keys, "first"))
+    in_transactions(
+        ctx, compacted, "compacted", "begin", keyed(10, keys[:5], "committed"), "commit", "begin", keyed(20, keys, "aborted"), "abort")
+    ctx.produce("java", compacted, "zstd", keyed(30, keys[8:], None) + keyed(40, keys[:3], "second"))
+    # The last marker begins the segment that is written to, so that all before it can be cleaned.
+    in_transactions(ctx, compacted, "compacted", "begin", keyed(50, ["last"], "last"), "commit")
+    checkpoint = writer.data / "cleaner-offset-checkpoint"
+
+    def cleaned():
+        active = int(segments(writer.data / (compacted + "-0"))[-1].stem)
+        return checkpoint.exists() and f"{compacted} 0 {active}\n" in checkpoint.read_text() + "\n"
+
+    until("the cleaner has reached the active segment", cleaned, seconds=60)
+    topics = (ended, pending, compacted)
+    wanted = seen(ctx, topics)
+    ends = {topic: ctx.offsets(topic, -1) for topic in topics}
+
+    # What Kafka says, held against what was sent: else a wrong read of ours could agree with a wrong check.
+    committed = r[:15] + r[30:45] + r[60:80] + r[90:]
+    same([x["value"] for x in wanted[ended]["read_uncommitted"]], [x["value"] for x in r], "all of the transactions")
+    same([x["value"] for x in wanted[ended]["read_committed"]], [x["value"] for x in committed], "committed transactions")
+    same([len(read) for read in wanted[pending].values()], [9, 3], "seen of an open transaction")
+    kept = [(k, "first") for k in keys[5:8]] + [(k, "committed") for k in keys[3:5]]
+    kept += [(k, None) for k in keys[8:]] + [(k, "second") for k in keys[:3]] + [("last", "last")]
+    same(values(wanted[compacted]["read_committed"]), kept, "what compaction keeps")
+    offsets = [x["offset"] for x in wanted[compacted]["read_uncommitted"]]
+    assert offsets[0] > 0 and offsets[-1] - offsets[0] > len(offsets), f"no gap in {offsets}"
+    writer.stop()
+    sound(ctx, writer, topics)
+
+    opener = ctx.new_broker(directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data))
+    same({topic: ctx.offsets(topic, -1) for topic in topics}, ends, "end offsets")
+    same(seen(ctx, topics), wanted, "records")
+    more = [{**x, "timestamp": BASE_MS + 60_000 + i * 50, "key": f"more-{i}"} for i, x in enumerate(records(40))]
+    for topic in topics:
+        first = ends[topic][0]
+        same([a["offset"] for a in ctx.produce("java", topic, "gzip", more)], list(range(first, first + 40)), f"{topic}: offsets go on")
+    opener.stop()
+    sound(ctx, opener, topics)
+
+    def without_what_can_be_made_again(broker):
+        shutil.copytree(opener.data, broker.data)
+        (broker.data / ".kafka_cleanshutdown").unlink()
+        for topic in topics:
+            for suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+                for file in segments(broker.data / (topic + "-0"), suffix):
+                    file.unlink()
+
+    for topic in topics:
+        for level, read in wanted[topic].items():
+            # An open transaction holds back whatever comes after it.
+            if (topic, level) != (pending, "read_committed"):
+                read += with_offsets(more, ends[topic][0])
+    bare = ctx.new_broker(directory="bare", prepare=without_what_can_be_made_again)
+    same(seen(ctx, topics), wanted, "records, without indexes and snapshots")
+    bare.stop()
+    sound(ctx, bare, topics)
+
+    ctx.new_broker(kind=Kafka, directory="again", prepare=lambda b: shutil.copytree(opener.data, b.data))
+    same(seen(ctx, topics), wanted, "records, back in Kafka")
+
+
+@check("killed-directory-opens-in-kafka", own_broker=True, seconds=300)
+def killed_opens_in_kafka(ctx):
+    """kill -9 under load. Kafka opens what was left, and what a restart and a controlled stop made of it."""
+    writer = ctx.new_broker(offsets__topic__num__partitions=3)
+    group = ctx.name + "-group"
+    topic, loaded = ctx.topic(), ctx.topic("-loaded", segment__bytes=1048576, index__interval__bytes=1024)
+    sent = []
+    for codec in CODECS:
+        more = records(20, first=len(sent))
+        ctx.produce("java", topic, codec, more)
+        sent += more
+    ctx.group("java", topic, group, 30)
+    out = ctx.tool("producer-perf-test", "--topic", loaded, "--num-records", 2500, "--record-size", 1024, "--throughput", -1)
+    assert "2500 records sent" in out.out, out.out
+    log = ctx.directory / "producer.log"
+    producer = ctx.background(ctx.command(
+        "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", loaded, "--max-messages", 1000000, "--throughput", 2000, "--acks", -1), log.name)
+    until("the producer is at work", lambda: log.read_text().count("producer_send_success") > 1500, seconds=40)
+    writer.kill()
+    process.end(producer)
+    acknowledged = [json.loads(line) for line in log.read_text().splitlines() if '"producer_send_success"' in line and line.endswith("}")]
+    assert len(acknowledged) > 1500, len(acknowledged)
+
+    def holds_all(what):
+        """Everything acknowledged is there, once and in order; answers what is there."""
+        read = seen(ctx, (topic, loaded))
+        same([plain(read[topic]["read_uncommitted"])[:len(sent)]], [with_offsets(sent)], f"{what}: records")
+        served = {r["offset"]: r["value"] for r in read[loaded]["read_uncommitted"]}
+        same(sorted(served), list(range(len(served))), f"{what}: offsets")
+        same([served.get(a["offset"]) for a in acknowledged], [a["value"] for a in acknowledged], f"{what}: acknowledged")
+        return read
+
+    left = ctx.directory / "left"
+    shutil.copytree(writer.data, left)
+    kafka = ctx.new_broker(kind=Kafka, directory="left-to-kafka", prepare=lambda b: shutil.copytree(left, b.data), offsets__topic__num__partitions=3)
+    holds_all("Kafka, after the kill")
+    kafka.stop()
+
+    writer.start()
+    ctx.broker = writer
+    holds_all("after a restart")
+    same([a["offset"] for a in ctx.produce("java", topic, "zstd", records(5))], list(range(len(sent), len(sent) + 5)), "offsets go on")
+    same(plain(ctx.group("java", topic, group, 10)), with_offsets(sent)[30:40], "the group goes on where it was")
+    wanted = holds_all("after more records")
+    writer.stop()
+    sound(ctx, writer, (topic, loaded))
+
+    kafka = ctx.new_broker(kind=Kafka, directory="to-kafka", prepare=lambda b: shutil.copytree(writer.data, b.data), offsets__topic__num__partitions=3)
+    same(seen(ctx, (topic, loaded)), wanted, "Kafka serves what was served before")
+    same(plain(ctx.group("java", topic, group, 10)), with_offsets(sent)[40:50], "the group goes on where it was, in Kafka")
+    first = len(wanted[loaded]["read_uncommitted"])
+    same([a["offset"] for a in ctx.produce("java", loaded, "lz4", records(5))], list(range(first, first + 5)), "offsets go on in Kafka")
+    kafka.stop()
+    sound(ctx, kafka, (topic, loaded))

@@ -47,14 +47,7 @@ public final class Records {
             List<Future<RecordMetadata>> pending = new ArrayList<>();
             for (String line; (line = in.readLine()) != null; ) {
                 JsonNode r = JSON.readTree(line);
-                ProducerRecord<String, String> record = new ProducerRecord<>(
-                        topic, r.get("partition").asInt(), r.get("timestamp").asLong(),
-                        r.get("key").isNull() ? null : r.get("key").asText(),
-                        r.get("value").isNull() ? null : r.get("value").asText());
-                for (JsonNode h : r.get("headers")) {
-                    record.headers().add(h.get(0).asText(), h.get(1).asText().getBytes(StandardCharsets.UTF_8));
-                }
-                pending.add(producer.send(record));
+                pending.add(producer.send(record(topic, r)));
             }
             for (Future<RecordMetadata> f : pending) {
                 RecordMetadata m = f.get();
@@ -63,7 +56,18 @@ public final class Records {
         }
     }
 
-    private static void print(ConsumerRecord<String, String> r) throws Exception {
+    static ProducerRecord<String, String> record(String topic, JsonNode r) {
+        ProducerRecord<String, String> record = new ProducerRecord<>(
+                topic, r.get("partition").asInt(), r.get("timestamp").asLong(),
+                r.get("key").isNull() ? null : r.get("key").asText(),
+                r.get("value").isNull() ? null : r.get("value").asText());
+        for (JsonNode h : r.get("headers")) {
+            record.headers().add(h.get(0).asText(), h.get(1).asText().getBytes(StandardCharsets.UTF_8));
+        }
+        return record;
+    }
+
+    static void print(ConsumerRecord<String, String> r) throws Exception {
         ObjectNode o = JSON.createObjectNode();
         o.put("partition", r.partition());
         o.put("offset", r.offset());
