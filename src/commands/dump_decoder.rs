@@ -20,6 +20,18 @@ use crate::wire::metadata_record::decode_record;
 use crate::wire::record::RecordView;
 use crate::wire::{DecodeError, Message, Reader};
 
+/// What a transaction's status is called, by its number in `__transaction_state`.
+const TRANSACTION_STATES: [&str; 8] = [
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+];
+
 /// What the records of a log are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LogDecoder {
@@ -130,8 +142,15 @@ macro_rules! pair_of {
 
 fn transaction_pair(key: Bytes, value: Option<Bytes>) -> Result<Pair, DecodeError> {
     let version = version_of(value.as_ref());
-    let record = TransactionRecord::decode(key, value)?;
-    Ok(pair_of!(record, version, TransactionRecord: TransactionLog))
+    let TransactionRecord::TransactionLog(key, value) = TransactionRecord::decode(key, value)?;
+    let mut pair = Pair::new(&key, value.as_ref(), version);
+    if let (Some(value), Some(data)) = (&value, pair.value.as_mut()) {
+        let status = usize::try_from(value.transaction_status).ok();
+        if let Some(name) = status.and_then(|status| TRANSACTION_STATES.get(status)) {
+            data["data"]["transactionStatus"] = json!(name);
+        }
+    }
+    Ok(pair)
 }
 
 fn group_pair(key: Bytes, value: Option<Bytes>) -> Result<Pair, DecodeError> {
@@ -225,6 +244,8 @@ mod tests {
     use crate::wire::messages::group_metadata_key::GroupMetadataKey;
     use crate::wire::messages::offset_commit_key::OffsetCommitKey;
     use crate::wire::messages::offset_commit_value::OffsetCommitValue;
+    use crate::wire::messages::transaction_log_key::TransactionLogKey;
+    use crate::wire::messages::transaction_log_value::TransactionLogValue;
 
     fn words(record: &GroupRecord, version: i16) -> (String, String) {
         let (key, value) = record.encode(version).unwrap();
@@ -260,6 +281,35 @@ mod tests {
             words(&GroupRecord::OffsetCommit(key, None), 4).1,
             "<DELETE>"
         );
+    }
+
+    #[test]
+    fn a_transaction_is_printed_as_kafka_prints_it_with_its_status_by_name() {
+        let key = TransactionLogKey {
+            transactional_id: "t".into(),
+            ..TransactionLogKey::default()
+        };
+        let value = |status| TransactionLogValue {
+            producer_id: 6,
+            previous_producer_id: 6,
+            transaction_timeout_ms: 600_000,
+            transaction_status: status,
+            transaction_partitions: None,
+            transaction_last_update_timestamp_ms: 1_795_977_576_039,
+            transaction_start_timestamp_ms: -1,
+            ..TransactionLogValue::default()
+        };
+        let payload = |status| {
+            let record = TransactionRecord::TransactionLog(key.clone(), Some(value(status)));
+            let (key, value) = record.encode(1).unwrap();
+            transaction_pair(key, value).unwrap().payload()
+        };
+        assert_eq!(
+            payload(0),
+            r#"{"version":"1","data":{"producerId":6,"previousProducerId":6,"producerEpoch":0,"transactionTimeoutMs":600000,"transactionStatus":"Empty","transactionPartitions":null,"transactionLastUpdateTimestampMs":1795977576039,"transactionStartTimestampMs":-1}}"#
+        );
+        assert!(payload(7).contains(r#""transactionStatus":"PrepareEpochFence""#));
+        assert!(payload(8).contains(r#""transactionStatus":8"#));
     }
 
     #[test]

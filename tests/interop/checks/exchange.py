@@ -89,6 +89,21 @@ def sound(ctx, broker, topics):
             same(sorted(ours.err.splitlines()), sorted(kafka.err.splitlines()), f"{topic}: what highwater dump-log finds")
 
 
+def internal_logs(ctx, broker):
+    """Our tool puts the records of a stopped broker's own logs into the words of Kafka's."""
+    if ctx.kind is not Highwater:
+        return
+    for topic, decoder in (
+        ("__transaction_state", "--transaction-log-decoder"), ("__consumer_offsets", "--offsets-decoder"),
+        ("__cluster_metadata", "--cluster-metadata-decoder"),
+    ):
+        logs = [log for d in sorted(broker.data.glob(topic + "-*")) for log in segments(d) if log.stat().st_size]
+        assert logs or topic == "__transaction_state", topic
+        if logs:
+            ours = process.run([ctx.kit.highwater, "dump-log", decoder, "--files", ",".join(map(str, logs))])
+            same(ours.lines(), dump(ctx, decoder, files=logs), f"{topic} in words")
+
+
 def seen(ctx, topics):
     """What each isolation level sees of each topic."""
     read = process.run(ctx.kit.java("Transactions", "read", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
@@ -196,12 +211,13 @@ def transactions_open_here(ctx):
     same(seen(ctx, topics), wanted, "records, back in Kafka")
 
 
-@check("killed-directory-opens-in-kafka", own_broker=True, seconds=300)
-def killed_opens_in_kafka(ctx):
-    """kill -9 under load. Kafka opens what was left, and what a restart and a controlled stop made of it."""
-    writer = ctx.new_broker(offsets__topic__num__partitions=3)
+def killed(ctx, first, second):
+    """kill -9 of one broker under load; the other opens what was left, and what a restart and a controlled stop made of it."""
+    shape = {"offsets__topic__num__partitions": 3}
+    writer = ctx.new_broker(kind=first, **shape)
     group = ctx.name + "-group"
     topic, loaded = ctx.topic(), ctx.topic("-loaded", segment__bytes=1048576, index__interval__bytes=1024)
+    topics = [topic, loaded]
     sent = []
     for codec in CODECS:
         more = records(20, first=len(sent))
@@ -210,43 +226,64 @@ def killed_opens_in_kafka(ctx):
     ctx.group("java", topic, group, 30)
     out = ctx.tool("producer-perf-test", "--topic", loaded, "--num-records", 2500, "--record-size", 1024, "--throughput", -1)
     assert "2500 records sent" in out.out, out.out
+    if first is Kafka:
+        topics.append(ctx.topic("-transactions", segment__ms=100))
+        in_transactions(
+            ctx, topics[2], "transactions", "begin", sent[:20], "commit", "begin", sent[20:40], "abort", "begin", sent[40:50], "commit",
+            "begin", sent[50:60], "leave")
     log = ctx.directory / "producer.log"
     producer = ctx.background(ctx.command(
-        "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", loaded, "--max-messages", 1000000, "--throughput", 2000, "--acks", -1), log.name)
+        "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", loaded, "--max-messages", 1000000, "--throughput", 2000,
+        "--acks", -1), log.name)
     until("the producer is at work", lambda: log.read_text().count("producer_send_success") > 1500, seconds=40)
     writer.kill()
     process.end(producer)
     acknowledged = [json.loads(line) for line in log.read_text().splitlines() if '"producer_send_success"' in line and line.endswith("}")]
-    assert len(acknowledged) > 1500, len(acknowledged)
 
     def holds_all(what):
         """Everything acknowledged is there, once and in order; answers what is there."""
-        read = seen(ctx, (topic, loaded))
-        same([plain(read[topic]["read_uncommitted"])[:len(sent)]], [with_offsets(sent)], f"{what}: records")
+        read = seen(ctx, topics)
+        same(plain(read[topic]["read_uncommitted"])[:len(sent)], with_offsets(sent), f"{what}: records")
         served = {r["offset"]: r["value"] for r in read[loaded]["read_uncommitted"]}
         same(sorted(served), list(range(len(served))), f"{what}: offsets")
         same([served.get(a["offset"]) for a in acknowledged], [a["value"] for a in acknowledged], f"{what}: acknowledged")
+        for t in topics[2:]:
+            same([r["value"] for r in read[t]["read_uncommitted"]], [r["value"] for r in sent[:60]], f"{what}: all of the transactions")
+            committed = sent[:20] + sent[40:50]
+            same([r["value"] for r in read[t]["read_committed"]], [r["value"] for r in committed], f"{what}: committed")
         return read
 
     left = ctx.directory / "left"
     shutil.copytree(writer.data, left)
-    kafka = ctx.new_broker(kind=Kafka, directory="left-to-kafka", prepare=lambda b: shutil.copytree(left, b.data), offsets__topic__num__partitions=3)
-    holds_all("Kafka, after the kill")
-    kafka.stop()
+    opener = ctx.new_broker(kind=second, directory="opens-what-was-left", prepare=lambda b: shutil.copytree(left, b.data), **shape)
+    holds_all("opened after the kill")
+    opener.stop()
+    sound(ctx, opener, topics)
 
     writer.start()
     ctx.broker = writer
-    holds_all("after a restart")
+    holds_all("restarted after the kill")
     same([a["offset"] for a in ctx.produce("java", topic, "zstd", records(5))], list(range(len(sent), len(sent) + 5)), "offsets go on")
     same(plain(ctx.group("java", topic, group, 10)), with_offsets(sent)[30:40], "the group goes on where it was")
     wanted = holds_all("after more records")
     writer.stop()
-    sound(ctx, writer, (topic, loaded))
+    sound(ctx, writer, topics)
+    internal_logs(ctx, writer)
 
-    kafka = ctx.new_broker(kind=Kafka, directory="to-kafka", prepare=lambda b: shutil.copytree(writer.data, b.data), offsets__topic__num__partitions=3)
-    same(seen(ctx, (topic, loaded)), wanted, "Kafka serves what was served before")
-    same(plain(ctx.group("java", topic, group, 10)), with_offsets(sent)[40:50], "the group goes on where it was, in Kafka")
-    first = len(wanted[loaded]["read_uncommitted"])
-    same([a["offset"] for a in ctx.produce("java", loaded, "lz4", records(5))], list(range(first, first + 5)), "offsets go on in Kafka")
-    kafka.stop()
-    sound(ctx, kafka, (topic, loaded))
+    opener = ctx.new_broker(kind=second, directory="opens-what-was-stopped", prepare=lambda b: shutil.copytree(writer.data, b.data), **shape)
+    same(seen(ctx, topics), wanted, "the opener serves what was served before")
+    same(plain(ctx.group("java", topic, group, 10)), with_offsets(sent)[40:50], "the group goes on where it was, in the opener")
+    first_new = len(wanted[loaded]["read_uncommitted"])
+    same([a["offset"] for a in ctx.produce("java", loaded, "lz4", records(5))], list(range(first_new, first_new + 5)), "the opener's offsets go on")
+    opener.stop()
+    sound(ctx, opener, topics)
+
+
+@check("killed-directory-opens-in-kafka", own_broker=True, seconds=300)
+def killed_opens_in_kafka(ctx):
+    killed(ctx, ctx.kind, Kafka)
+
+
+@check("killed-kafka-directory-opens-here", own_broker=True, seconds=300)
+def killed_kafka_opens_here(ctx):
+    killed(ctx, Kafka, ctx.kind)
