@@ -206,6 +206,7 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     let limits = ShardLimits {
         recent_batch_bytes: config.recent_batch_bytes,
         journal_bytes: config.journal_bytes,
+        read_ahead_bytes: config.read_ahead_bytes,
         ..ShardLimits::default()
     };
     let upkeep = ManagerSettings {

@@ -55,6 +55,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.log.format", Kind::OneOf(&["text", "json"]), Some("text"), FIXED, "How log lines look."),
     define("highwater.log.level", Kind::OneOf(&["error", "warn", "info", "debug", "trace"]), Some("info"), FIXED, "What is logged."),
     define("highwater.metrics.listener", Kind::Str, None, FIXED, "host:port of the Prometheus endpoint; none if not set."),
+    define("highwater.read.ahead.bytes", Kind::Long(0, i64::MAX), Some("67108864"), FIXED, "Memory of each shard for reading ahead of consumers that go through old segments; 0 is no read-ahead."),
     define("highwater.recent.batch.bytes", Kind::Long(0, i64::MAX), Some("67108864"), FIXED, "Recent batches that each shard keeps in memory for readers at the end."),
     define("highwater.request.log", Kind::Boolean, Some("false"), FIXED, "Write Kafka's request log: one line for each answered request."),
     define("highwater.request.memory.bytes", Kind::Long(1048576, i64::MAX), Some("268435456"), FIXED, "Memory that requests of each shard may hold until their answers have left."),

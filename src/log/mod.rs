@@ -10,7 +10,8 @@
 //! | `segment`, `index`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
-//! | [`cache`], [`LogShard`] | what the logs of a shard share |
+//! | [`cache`], `read_ahead`, [`LogShard`] | what the logs of a shard share |
+//! | `window` | bytes of a segment in several parts |
 //! | [`dump`] | the text form of the files, as Kafka's tool prints them |
 //! | [`manager`] | the logs of a shard |
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
@@ -35,6 +36,7 @@ pub mod names;
 mod open;
 pub mod producers;
 mod read;
+mod read_ahead;
 mod rebuild;
 mod recover;
 mod retention;
@@ -48,6 +50,7 @@ pub mod txn_index;
 mod upkeep;
 pub mod validator;
 mod watermarks;
+mod window;
 mod writer;
 
 pub use append::{AppendAs, AppendError, Appended, FollowError, Followed};
@@ -60,6 +63,7 @@ pub use manager::{LogManager, ManagerSettings};
 pub use open::{LogOpen, RecoveryReport};
 pub use producers::{ProducerLimits, VerificationGuard};
 pub use read::{OffsetPosition, ReadOutcome};
+pub use read_ahead::ReadAheadStats;
 pub use recover::Cut;
 pub use retention::{RetentionCause, RetentionReport};
 pub use shard::{LogShard, ShardLimits};

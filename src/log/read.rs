@@ -1,12 +1,14 @@
-//! Owns reading a log by offset: from the shard's recent batches, from the page cache, from the
-//! disk, in this order. On the log's shard. It never reads past `written`, never returns part of
-//! a batch, and never knows what a client may see: the caller gives the upper bound.
+//! Owns reading a log by offset: from the shard's recent batches, from pieces read ahead, from the
+//! page cache, from the device, in this order. On the log's shard. It never reads past `written`,
+//! never returns part of a batch, never waits for the device on the executor, and never knows what
+//! a client may see: the caller gives the upper bound.
 
 use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
 
+use crate::rt;
 use crate::rt::fs::File;
 use crate::types::Offset;
 use crate::wire::Records;
@@ -14,15 +16,26 @@ use crate::wire::batch::{BatchError, BatchView, HEADER_BYTES};
 
 use super::error::LogError;
 use super::log::Log;
+use super::read_ahead::{Look, PIECE_BYTES, Source};
 use super::segment::Segment;
+use super::window::Window;
 
 /// Read beyond what the caller asked for, because the index leads to a position at most one
 /// interval and one batch before the wanted one.
 const INDEX_SLACK_BYTES: u64 = 16 << 10;
 
-/// Largest read that is copied out of the page cache on the executor: what a consumer asks for by
-/// default, and some 100 us.
-const CACHED_READ_BYTES_MAX: usize = (1 << 20) + INDEX_SLACK_BYTES as usize;
+/// Bytes copied out of the page cache on the executor at a time: some 30 us, for which every other
+/// task of the shard waits. The others run before the next step.
+const CACHED_STEP_BYTES: usize = 128 << 10;
+
+/// Most bytes one read returns, but for a single larger batch: a consumer that asks for 50 MiB
+/// gets them in several fetches, so that looking through its batches takes the shard some 100 us
+/// at a time.
+const READ_BYTES_MAX: u64 = 4 << 20;
+
+/// Most bytes one read returns that are not in memory: enough to keep a fast reader busy while the
+/// next piece is read, and a small part of the memory for pieces.
+const COLD_BYTES_MAX: usize = 2 * PIECE_BYTES;
 
 /// Where an offset lies: segment base and position in its file. Positions of one segment can be
 /// subtracted.
@@ -56,10 +69,12 @@ pub(super) struct Want {
 
 /// A range of a segment file to look through.
 struct DiskRange {
-    segment: Rc<Segment>,
+    source: Source,
     position: u64,
-    end: u64,
-    generation: u64,
+    /// Bytes that may lie between `position` and the wanted batch.
+    slack: u64,
+    /// A read has ended where this one begins: its reader goes through the log in order.
+    sequential: bool,
 }
 
 enum Plan {
@@ -70,7 +85,8 @@ enum Plan {
 }
 
 enum Cut {
-    Found(ReadOutcome),
+    /// And the position behind the last batch of it.
+    Found(ReadOutcome, u64),
     /// Nothing wanted in these bytes; go on at this position.
     GoOn(u64),
     /// The wanted batch begins here and is this long.
@@ -112,7 +128,7 @@ impl Log {
                 Plan::Index(segment) => self.load_indexes(&segment).await?,
                 Plan::Disk(range) => {
                     let found = self.read_range(&want, &range).await;
-                    if self.state().generation != range.generation {
+                    if self.state().generation != range.source.generation {
                         // The tail was cut meanwhile: what was read may be of another history.
                         continue;
                     }
@@ -120,41 +136,6 @@ impl Log {
                         Some(outcome) => return Ok(outcome),
                         None => return self.read_next_segment(&want, &range).await,
                     }
-                }
-            }
-        }
-    }
-
-    /// The same without waiting: from recent batches or the page cache. `None` if it would take
-    /// the disk.
-    pub fn read_cached(
-        &self,
-        from: Offset,
-        upper: Offset,
-        max_bytes: u64,
-        min_one: bool,
-    ) -> Result<Option<ReadOutcome>, LogError> {
-        let want = Want {
-            from,
-            upper,
-            max_bytes,
-            min_one,
-        };
-        match self.plan_read(&want)? {
-            Plan::Found(outcome) => Ok(Some(outcome)),
-            Plan::Index(_) => Ok(None),
-            Plan::Disk(range) => {
-                let Some(handles) = range.segment.handles() else {
-                    return Ok(None);
-                };
-                let len = first_read_len(&want, &range);
-                let Some(bytes) = from_page_cache(&handles.reader, range.position, len) else {
-                    return Ok(None);
-                };
-                let bytes = bytes.map_err(|error| self.storage_error("read", error))?;
-                match self.cut(&want, &range, range.position, &bytes)? {
-                    Cut::Found(outcome) => Ok(Some(outcome)),
-                    Cut::GoOn(_) | Cut::Exactly(..) => Ok(None),
                 }
             }
         }
@@ -219,17 +200,33 @@ impl Log {
             return Ok(Plan::Found(outcome));
         }
         let base = state.floor_base(want.from);
-        let Some(segment) = state.segments.get(&base) else {
+        let found = state.segments.get(&base);
+        let Some((segment, handles)) = found.and_then(|s| Some((s.clone(), s.handles()?))) else {
             return Ok(Plan::Found(ReadOutcome::empty(want.from)));
         };
-        let Some(position) = segment.floor_position(want.from) else {
-            return Ok(Plan::Index(segment.clone()));
+        let (sequential, position) =
+            self.shard
+                .ahead
+                .ended_before(self.key(), want.from, &segment, state.generation);
+        let (position, slack) = match position {
+            Some(position) => (position, 0),
+            // Also where a reader comes over from the segment before: no index is needed.
+            None if want.from <= base => (0, 0),
+            None => match segment.floor_position(want.from) {
+                Some(position) => (position, INDEX_SLACK_BYTES),
+                None => return Ok(Plan::Index(segment)),
+            },
         };
         Ok(Plan::Disk(DiskRange {
-            segment: segment.clone(),
             position,
-            end: segment.written(),
-            generation: state.generation,
+            slack,
+            sequential,
+            source: Source {
+                file: handles.reader,
+                end: segment.written(),
+                generation: state.generation,
+                segment,
+            },
         }))
     }
 
@@ -266,36 +263,97 @@ impl Log {
         want: &Want,
         range: &DiskRange,
     ) -> Result<Option<ReadOutcome>, LogError> {
-        let Some(handles) = range.segment.handles() else {
-            return Ok(None);
-        };
+        let source = &range.source;
         let want = Want {
             upper: want.upper.min(self.written()),
             ..*want
         };
-        let (mut position, mut len) = (range.position, first_read_len(&want, range));
-        while position < range.end {
-            let bytes = match from_page_cache(&handles.reader, position, len) {
-                Some(read) => read,
-                None => handles.reader.read_at(position, len).await,
+        let wanted = (want.max_bytes.min(READ_BYTES_MAX) + range.slack).max(HEADER_BYTES as u64);
+        let (mut position, mut need) = (range.position, 1);
+        while position < source.end {
+            let most = wanted.min(source.end - position) as usize;
+            let window = self
+                .gather(range, position, need, most.max(need))
+                .await
+                .map_err(|error| self.storage_error("read", error))?;
+            if window.len() < need {
+                let end = window.end();
+                return Err(self.damaged(&source.segment, end, "the file ends early"));
+            }
+            (position, need) = match self.cut(&want, source, &window)? {
+                Cut::Found(outcome, end) => {
+                    let ahead = &self.shard.ahead;
+                    ahead.note_end(self.key(), outcome.upper_bound, source, end);
+                    return Ok(Some(outcome));
+                }
+                Cut::GoOn(next) => (next, 1),
+                Cut::Exactly(at, size) => (at, size),
             };
-            let bytes = bytes.map_err(|error| self.storage_error("read", error))?;
-            if bytes.is_empty() {
-                return Err(self.damaged(&range.segment, position, "the file ends early"));
-            }
-            match self.cut(&want, range, position, &bytes)? {
-                Cut::Found(outcome) => return Ok(Some(outcome)),
-                Cut::GoOn(next) => {
-                    position = next;
-                    len = (range.end - position).min(first_read_len(&want, range) as u64) as usize;
-                }
-                Cut::Exactly(at, size) => {
-                    position = at;
-                    len = size;
-                }
-            }
         }
         Ok(None)
+    }
+
+    /// At least `need` bytes from `position` on, if the file has them, and up to `most` as far as
+    /// they are in memory, on their way, or one read away.
+    async fn gather(
+        &self,
+        range: &DiskRange,
+        position: u64,
+        need: usize,
+        most: usize,
+    ) -> io::Result<Window> {
+        let (source, ahead) = (&range.source, &self.shard.ahead);
+        let mut window = Window::new(position);
+        let mut cold_bytes = 0;
+        // Where a piece was asked for: if it is not there afterwards, it could not be read.
+        let mut tried = None;
+        while window.len() < most {
+            let (at, left) = (window.end(), most - window.len());
+            let satisfied = window.len() >= need;
+            match ahead.look(source, at) {
+                Look::Ready(_) if satisfied && cold_bytes >= COLD_BYTES_MAX => break,
+                Look::Ready(mut bytes) => {
+                    let piece_end = at + bytes.len() as u64;
+                    bytes.truncate(left);
+                    cold_bytes += bytes.len();
+                    window.push(bytes);
+                    if range.sequential && piece_end < source.end {
+                        ahead.fetch(source, piece_end);
+                    }
+                    continue;
+                }
+                Look::Loading(_) if satisfied && cold_bytes >= COLD_BYTES_MAX => break,
+                Look::Loading(loaded) => {
+                    loaded.await;
+                    continue;
+                }
+                Look::Missing => {}
+            }
+            if let Some(bytes) = from_page_cache(&source.file, at, left.min(CACHED_STEP_BYTES)) {
+                let bytes = bytes?;
+                if bytes.is_empty() {
+                    break;
+                }
+                window.push(bytes);
+                if window.len() < most {
+                    rt::yield_now().await;
+                }
+                continue;
+            }
+            if satisfied {
+                break;
+            }
+            if range.sequential && tried != Some(at) && ahead.fetch(source, at) {
+                tried = Some(at);
+                continue;
+            }
+            let bytes = ahead.read_alone(source, at, left).await?;
+            if bytes.is_empty() {
+                break;
+            }
+            window.push(bytes);
+        }
+        Ok(window)
     }
 
     /// Every batch of the range ends before the wanted offset: a compacted segment has a hole at
@@ -305,7 +363,7 @@ impl Log {
         want: &Want,
         range: &DiskRange,
     ) -> Result<ReadOutcome, LogError> {
-        let mut base = range.segment.base();
+        let mut base = range.source.segment.base();
         loop {
             let next = self
                 .state()
@@ -317,12 +375,19 @@ impl Log {
                 return Ok(ReadOutcome::empty(want.from));
             };
             base = next_base;
-            let (end, generation) = (segment.written(), self.state().generation);
+            let Some(handles) = segment.handles() else {
+                return Ok(ReadOutcome::empty(want.from));
+            };
             let range = DiskRange {
-                segment,
+                source: Source {
+                    file: handles.reader,
+                    end: segment.written(),
+                    generation: self.state().generation,
+                    segment,
+                },
                 position: 0,
-                end,
-                generation,
+                slack: 0,
+                sequential: range.sequential,
             };
             if let Some(outcome) = self.read_range(want, &range).await? {
                 return Ok(outcome);
@@ -330,35 +395,35 @@ impl Log {
         }
     }
 
-    /// Finds the wanted batches in bytes read at `start`.
-    fn cut(
-        &self,
-        want: &Want,
-        range: &DiskRange,
-        start: u64,
-        bytes: &Bytes,
-    ) -> Result<Cut, LogError> {
+    /// Finds the wanted batches in bytes of a segment.
+    fn cut(&self, want: &Want, source: &Source, window: &Window) -> Result<Cut, LogError> {
+        let start = window.start();
+        let mut heads = window.heads();
         let mut at = 0;
         let mut found: Option<(usize, Offset)> = None;
         let mut outcome = ReadOutcome::empty(want.from);
         loop {
             let here = start + at as u64;
-            let (batch, _) = match BatchView::parse(&bytes[at..]) {
-                Ok(parsed) => parsed,
-                Err(BatchError::Partial { needed, .. }) => {
-                    if found.is_some() || here >= range.end {
-                        break;
-                    }
-                    if here + needed as u64 > range.end {
-                        return Err(self.damaged(&range.segment, here, "the last batch is cut"));
-                    }
-                    return Ok(self.partial(want, here, at, bytes, needed));
-                }
+            let head = heads.at(at);
+            let (size, last) = match total_size(head) {
+                Ok(size) => (size, last_offset_of(head)),
+                Err(BatchError::Partial { needed, .. }) => (needed, None),
                 Err(error) => {
-                    return Err(self.damaged(&range.segment, here, &error.to_string()));
+                    return Err(self.damaged(&source.segment, here, &error.to_string()));
                 }
             };
-            let (size, last) = (batch.total_size(), batch.last_offset());
+            let last = match last {
+                Some(last) if at + size <= window.len() => last,
+                _ => {
+                    if found.is_some() || here >= source.end {
+                        break;
+                    }
+                    if here + size as u64 > source.end {
+                        return Err(self.damaged(&source.segment, here, "the last batch is cut"));
+                    }
+                    return Ok(partial(want, here, at, last, size));
+                }
+            };
             if last < want.from {
                 at += size;
                 continue;
@@ -368,14 +433,14 @@ impl Log {
             let fits = (at + size - begin) as u64 <= want.max_bytes || (first && want.min_one);
             if !fits || last >= want.upper {
                 if first {
-                    return Ok(Cut::Found(outcome));
+                    return Ok(Cut::Found(outcome, here));
                 }
                 break;
             }
             if first {
                 outcome.position = Some(OffsetPosition {
-                    offset: batch.base_offset(),
-                    segment_base: range.segment.base(),
+                    offset: base_offset_of(head),
+                    segment_base: source.segment.base(),
                     position: here,
                 });
             }
@@ -384,31 +449,12 @@ impl Log {
         }
         match found {
             Some((begin, last)) => {
-                outcome.records.push(bytes.slice(begin..at));
+                outcome.records = window.slice(begin, at);
                 outcome.upper_bound = last.next();
-                Ok(Cut::Found(outcome))
+                Ok(Cut::Found(outcome, start + at as u64))
             }
             None => Ok(Cut::GoOn(start + at as u64)),
         }
-    }
-
-    /// The bytes end inside a batch that may be the wanted one.
-    fn partial(&self, want: &Want, here: u64, at: usize, bytes: &Bytes, needed: usize) -> Cut {
-        // Only its length is known when less than a header is there: then read on from here.
-        let Some(last) = last_offset_of(&bytes[at..]) else {
-            return if at == 0 {
-                Cut::Exactly(here, needed)
-            } else {
-                Cut::GoOn(here)
-            };
-        };
-        if last < want.from {
-            return Cut::GoOn(here + needed as u64);
-        }
-        if needed as u64 > want.max_bytes && !want.min_one {
-            return Cut::Found(ReadOutcome::empty(want.from));
-        }
-        Cut::Exactly(here, needed)
     }
 
     pub(super) async fn load_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
@@ -438,12 +484,28 @@ impl Log {
     }
 }
 
-/// Bytes that are in the page cache; `None` if the disk is needed, if there are too many to copy
-/// on the spot, or if the file system cannot tell.
-fn from_page_cache(file: &File, position: u64, len: usize) -> Option<io::Result<Bytes>> {
-    if len > CACHED_READ_BYTES_MAX {
-        return None;
+/// The bytes end inside a batch that may be the wanted one: it needs `needed`, or if its header is
+/// not whole, at least as many.
+fn partial(want: &Want, here: u64, at: usize, last: Option<Offset>, needed: usize) -> Cut {
+    let Some(last) = last else {
+        return if at == 0 {
+            Cut::Exactly(here, needed)
+        } else {
+            Cut::GoOn(here)
+        };
+    };
+    if last < want.from {
+        return Cut::GoOn(here + needed as u64);
     }
+    if needed as u64 > want.max_bytes && !want.min_one {
+        return Cut::Found(ReadOutcome::empty(want.from), here);
+    }
+    Cut::Exactly(here, needed)
+}
+
+/// Bytes that are in the page cache; `None` if the disk is needed, or if the file system cannot
+/// tell.
+fn from_page_cache(file: &File, position: u64, len: usize) -> Option<io::Result<Bytes>> {
     let read = file.try_read_cached(position, len)?;
     let untold = read
         .as_ref()
@@ -451,9 +513,19 @@ fn from_page_cache(file: &File, position: u64, len: usize) -> Option<io::Result<
     (!untold).then_some(read)
 }
 
-fn first_read_len(want: &Want, range: &DiskRange) -> usize {
-    let len = want.max_bytes.saturating_add(INDEX_SLACK_BYTES);
-    (range.end - range.position).min(len) as usize
+/// Bytes of the batch that begins with `head`, which may be all there is of it.
+fn total_size(head: &[u8]) -> Result<usize, BatchError> {
+    match BatchView::parse(head) {
+        Ok((batch, _)) => Ok(batch.total_size()),
+        // Lengths are known, and the magic is right, as soon as the header is there.
+        Err(BatchError::Partial { needed, .. }) if head.len() == HEADER_BYTES => Ok(needed),
+        Err(error) => Err(error),
+    }
+}
+
+fn base_offset_of(head: &[u8]) -> Offset {
+    let base = head.first_chunk().copied().unwrap_or_default();
+    Offset(i64::from_be_bytes(base))
 }
 
 /// The last offset a batch header claims; `None` if the header is not whole.

@@ -1,5 +1,5 @@
-//! Owns what the logs of one shard share: the recent-batch cache, the index memory bound, the
-//! flush rounds, and whom to tell when a directory fails. One per shard, on that shard. It never
+//! Owns what the logs of one shard share: the recent-batch cache, the pieces read ahead, the index
+//! memory bound, the flush rounds, and whom to tell when a directory fails. One per shard, on that shard. It never
 //! knows which partitions exist: the manager does.
 
 use std::cell::{Cell, RefCell};
@@ -11,6 +11,7 @@ use super::cache::{LogKey, RecentBatches};
 use super::error::LogError;
 use super::flush::{FlushStats, Flusher};
 use super::journal::{Journals, ShardJournals};
+use super::read_ahead::{ReadAhead, ReadAheadStats};
 use super::segment::IndexBudget;
 
 /// Called with the log directory (the parent of the partition's) and the failure.
@@ -28,6 +29,10 @@ pub struct ShardLimits {
     /// batches, so that the flushes behind them cost little. 0: no journal. Whoever has one must
     /// hand over what [`Journals::read`] finds before the next life opens a log.
     pub journal_bytes: u64,
+    /// Pieces of old segments held for readers that go through them in order. A reader takes
+    /// three MiB: one on its way to the client, one to be sent next, one being read. 64 MiB serve
+    /// 21 readers apart from each other at full speed; more go on without read-ahead.
+    pub read_ahead_bytes: u64,
 }
 
 impl Default for ShardLimits {
@@ -36,6 +41,7 @@ impl Default for ShardLimits {
             recent_batch_bytes: 64 << 20,
             sealed_index_bytes: 64 << 20,
             journal_bytes: 0,
+            read_ahead_bytes: 64 << 20,
         }
     }
 }
@@ -43,6 +49,7 @@ impl Default for ShardLimits {
 /// What the logs of one shard share.
 pub struct LogShard {
     pub(super) recent: RecentBatches,
+    pub(super) ahead: Rc<ReadAhead>,
     pub(super) index_budget: IndexBudget,
     pub(super) flusher: Rc<Flusher>,
     pub(super) journals: Rc<ShardJournals>,
@@ -55,6 +62,7 @@ impl LogShard {
         let journals = Rc::new(ShardJournals::new(limits.journal_bytes));
         Rc::new(LogShard {
             recent: RecentBatches::new(limits.recent_batch_bytes),
+            ahead: ReadAhead::new(limits.read_ahead_bytes),
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
             flusher: Flusher::new(journals.clone()),
             journals,
@@ -76,6 +84,11 @@ impl LogShard {
     /// Bytes of recent batches held now.
     pub fn recent_batch_bytes(&self) -> u64 {
         self.recent.bytes()
+    }
+
+    /// Counters of the reads from the device.
+    pub fn read_ahead_stats(&self) -> ReadAheadStats {
+        self.ahead.stats()
     }
 
     /// Counters of the flush rounds.

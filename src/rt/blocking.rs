@@ -1,6 +1,6 @@
 //! Work off the executor: CPU-heavy closures and system calls that may sleep.
 //!
-//! The ring body has two pools of threads for the process, so that long computations never queue
+//! The ring body has pools of threads for the process, so that long computations never queue
 //! behind a flush; the simulator runs the closure at once. Never call [`blocking`] for something
 //! shorter than about 20 microseconds: the hop costs more.
 
@@ -33,6 +33,13 @@ pub(crate) fn blocking_io<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> BlockingTask<T> {
     start(Pool::Disk, work)
+}
+
+/// Runs `work` on a thread for reads from the device.
+pub(crate) fn blocking_read<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> BlockingTask<T> {
+    start(Pool::Cold, work)
 }
 
 fn start<T: Send + 'static>(

@@ -223,6 +223,7 @@ async fn run(dir: PathBuf, seed: u64, steps: usize) {
     let limits = ShardLimits {
         recent_batch_bytes: if rng.bool() { 0 } else { 3000 },
         sealed_index_bytes: if rng.bool() { 0 } else { 500 },
+        read_ahead_bytes: [0, 2 << 20, 64 << 20][rng.usize(..3)],
         ..ShardLimits::default()
     };
     let shard = LogShard::new(limits);

@@ -1,5 +1,6 @@
 //! Tests of a whole log on a real directory, on the ring.
 
+mod cold;
 mod history;
 mod journal;
 mod manager;

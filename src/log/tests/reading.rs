@@ -20,10 +20,7 @@ fn a_batch_written_on_the_spot_is_readable_at_once_and_from_the_disk() {
         );
         let second = append(&log, 2, 100_000);
         assert_eq!(second.first_offset, Offset(3));
-        let cached = log
-            .read_cached(Offset(0), Offset(5), 1 << 20, true)
-            .unwrap()
-            .unwrap();
+        let cached = log.read(Offset(0), Offset(5), 1 << 20, true).await.unwrap();
         assert_eq!(batches(&cached).len(), 2);
         assert_eq!(batches(&cached)[0].partition_leader_epoch(), LeaderEpoch(1));
         shard.recent.forget(log.key());

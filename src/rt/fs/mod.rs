@@ -8,6 +8,7 @@
 mod aligned;
 mod file;
 mod path;
+mod read_buffer;
 mod under_way;
 
 pub use aligned::AlignedBuf;
@@ -16,4 +17,5 @@ pub use path::{
     DirEntry, FileLock, READ_WHOLE_MAX, Space, create_dir_all, exists, file_len, lock_file, read,
     read_dir, remove_dir_all, remove_file, rename, space, sync_dir, write_atomic,
 };
+pub use read_buffer::{ReadBuffer, ReadBuffers};
 pub use under_way::under_way;
