@@ -1,23 +1,19 @@
 //! Question: what does a fetch of 64 KiB and of 1 MiB cost from the recent batches, from the page
-//! cache and from the disk, and how far is that from the bare read?
+//! cache and from the disk, in order and scattered, and how far is that from the bare read?
 //!
-//! Floors, in the same run: `pread` of the same length from the page cache, and after
-//! `posix_fadvise(DONTNEED)` from the device. "Cold" reads drop the file's pages before each
-//! read; the time of that call is not counted.
+//! Floors, in the same run: `pread` of the same length from the page cache and, after
+//! `posix_fadvise(DONTNEED)`, from the device; O_DIRECT reads of the device into one buffer. The
+//! time to drop pages is not counted. In order, the log reads ahead: what is counted is what the
+//! fetch waits for. The shard goes through its reactor between two fetches, as for a client; that
+//! is not counted.
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
 //!
-//! Last result (2 virtual cores with a load of 9 beside it, ext4, kernel 6.18; medians; only the
-//! ratios within a line mean anything):
-//!
-//! | fetch | recent batches | page cache / pread hot | disk / pread cold |
-//! |---|---|---|---|
-//! | 64 KiB | 3.7 us | 106 (best 31) / 11 us | 2.4 / 0.5 ms |
-//! | 1 MiB | 12.7 us | 515 / 294 us | 5.4 / 2.9 ms |
+//! RESULT
 
 use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -27,19 +23,24 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use highwater::log::{
     AppendAs, Log, LogConfig, LogOpen, LogShard, Origin, ProducerLimits, ShardLimits,
 };
-use highwater::rt::{RingPlan, run_ring, wall_ms};
+use highwater::rt::{RingPlan, run_ring, wall_ms, yield_now};
 use highwater::types::{LeaderEpoch, Offset, Uuid};
 use highwater::wire::batch_builder::BatchBuilder;
 
 const LOG_BYTES: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
 const RECORDS_PER_BATCH: usize = 16;
 const SEGMENT_FILE: &str = "bench-0/00000000000000000000.log";
+
+/// Less than the log, so that a second time through it is as cold as the first.
+const READ_AHEAD_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     RecentBatches,
     PageCache,
-    Disk,
+    DiskInOrder,
+    DiskScattered,
 }
 
 /// Forgets the file's pages, so that the next read goes to the device.
@@ -100,6 +101,7 @@ fn reads(log_dir: &Path, from: From, len: u64, count: u64) -> Duration {
             };
             let shard = LogShard::new(ShardLimits {
                 recent_batch_bytes,
+                read_ahead_bytes: READ_AHEAD_BYTES,
                 ..ShardLimits::default()
             });
             let (log, _) = Log::open(&shard, open(&log_dir))
@@ -119,11 +121,12 @@ fn reads(log_dir: &Path, from: From, len: u64, count: u64) -> Duration {
                 Offset::ZERO
             };
             let file = File::open(log_dir.join(SEGMENT_FILE)).expect("the segment is there");
+            if matches!(from, From::DiskInOrder | From::DiskScattered) {
+                drop_pages(&file);
+            }
             let (mut next, mut spent) = (start, Duration::ZERO);
             for _ in 0..count {
-                if from == From::Disk {
-                    drop_pages(&file);
-                }
+                yield_now().await;
                 let begun = Instant::now();
                 let outcome = log
                     .read(next, log.log_end(), len, true)
@@ -131,10 +134,11 @@ fn reads(log_dir: &Path, from: From, len: u64, count: u64) -> Duration {
                     .expect("it is there");
                 spent += begun.elapsed();
                 black_box(outcome.records.len());
-                next = if outcome.upper_bound.0 + 2048 > log.log_end().0 {
-                    start
-                } else {
-                    outcome.upper_bound
+                let room = log.log_end().0 - 2048;
+                next = match from {
+                    From::DiskScattered => Offset(fastrand::i64(start.0..room)),
+                    _ if outcome.upper_bound.0 > room => start,
+                    _ => outcome.upper_bound,
                 };
             }
             log.close().await.expect("the disk takes it");
@@ -163,6 +167,26 @@ fn floor(file: &File, len: u64, cold: bool, count: u64) -> Duration {
     spent
 }
 
+/// O_DIRECT reads into one buffer, at random places like a scattered fetch.
+fn direct_floor(path: &Path, len: u64, count: u64) -> Duration {
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("the file system takes O_DIRECT");
+    let blocks = (file.metadata().expect("it is there").len() - len) / BLOCK;
+    let mut buffer = vec![0; (len + BLOCK) as usize];
+    let start = buffer.as_ptr().align_offset(BLOCK as usize);
+    let buffer = &mut buffer[start..start + len as usize];
+    let begun = Instant::now();
+    for _ in 0..count {
+        let at = fastrand::u64(..blocks) * BLOCK;
+        file.read_exact_at(buffer, at).expect("it is there");
+        black_box(&buffer);
+    }
+    begun.elapsed()
+}
+
 fn fetches(criterion: &mut Criterion) {
     let dir = match std::env::var_os("HIGHWATER_BENCH_DIR") {
         Some(dir) => tempfile::tempdir_in(dir).expect("HIGHWATER_BENCH_DIR is a directory"),
@@ -177,7 +201,11 @@ fn fetches(criterion: &mut Criterion) {
             .sample_size(10)
             .warm_up_time(Duration::from_millis(300));
         group.measurement_time(Duration::from_secs(2));
-        for (row, from) in [("page cache", From::PageCache), ("disk", From::Disk)] {
+        for (row, from) in [
+            ("page cache", From::PageCache),
+            ("disk in order", From::DiskInOrder),
+            ("disk scattered", From::DiskScattered),
+        ] {
             group.bench_function(BenchmarkId::new("log", row), |bench| {
                 bench.iter_custom(|n| reads(dir.path(), from, len, n));
             });
@@ -187,6 +215,9 @@ fn fetches(criterion: &mut Criterion) {
                 bench.iter_custom(|n| floor(&file, len, cold, n));
             });
         }
+        group.bench_function(BenchmarkId::new("floor", "O_DIRECT"), |bench| {
+            bench.iter_custom(|n| direct_floor(&dir.path().join(SEGMENT_FILE), len, n));
+        });
         group.bench_function(BenchmarkId::new("log", "recent batches"), |bench| {
             bench.iter_custom(|n| reads(dir.path(), From::RecentBatches, len, n));
         });

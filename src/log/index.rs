@@ -163,17 +163,22 @@ impl TimeIndex {
         }
     }
 
-    /// Reads file bytes; a zero tail is the end.
+    /// Reads file bytes; a zero tail is the end. The first entry alone may be all zeros and still
+    /// be one: a first record with timestamp 0. Taking reserved space for it claims no more than
+    /// that nothing up to the first offset is later than 1970.
     pub fn decode(base: Offset, bytes: &[u8]) -> Result<TimeIndex, IndexDamage> {
         check_size(bytes, TIME_ENTRY_BYTES)?;
         let mut index = TimeIndex::new(base);
         for (slot, raw) in bytes.chunks_exact(TIME_ENTRY_BYTES).enumerate() {
             let entry = decode_time_entry(raw);
             if entry.timestamp == 0 && entry.relative == 0 {
-                if bytes[slot * TIME_ENTRY_BYTES..].iter().any(|&b| b != 0) {
+                let rest = &bytes[slot * TIME_ENTRY_BYTES..];
+                if rest.iter().all(|&b| b == 0) && (slot > 0 || rest.len() > TIME_ENTRY_BYTES) {
+                    break;
+                }
+                if slot > 0 {
                     return Err(IndexDamage::Order { slot });
                 }
-                break;
             }
             let follows = index
                 .entries
@@ -244,6 +249,14 @@ impl TimeIndex {
             Some(entry) => (entry.timestamp, self.absolute(entry.relative)),
             None => (NO_TIMESTAMP, self.base),
         }
+    }
+
+    /// The first entry with a timestamp at or past `target`: a batch that holds such a record ends
+    /// at or before its offset.
+    pub fn ceiling(&self, target: i64) -> Option<(i64, Offset)> {
+        let slot = self.entries.partition_point(|e| e.timestamp < target);
+        let entry = self.entries.get(slot)?;
+        Some((entry.timestamp, self.absolute(entry.relative)))
     }
 
     /// Drops the entries at or past `offset`.
@@ -361,8 +374,23 @@ mod tests {
         ));
         assert_eq!(time.lookup(4), (NO_TIMESTAMP, Offset(100)));
         assert_eq!(time.lookup(8), (5, Offset(110)));
+        assert_eq!(time.ceiling(5), Some((5, Offset(110))));
+        assert_eq!(time.ceiling(6), Some((9, Offset(130))));
+        assert_eq!(time.ceiling(10), None);
         time.truncate_to(Offset(130));
         assert_eq!(time.last(), Some((5, Offset(110))));
+
+        let mut zero = TimeIndex::new(Offset(7));
+        zero.maybe_append(0, Offset(7));
+        assert_eq!(
+            TimeIndex::decode(Offset(7), &zero.encode_from(0)),
+            Ok(zero.clone())
+        );
+        zero.maybe_append(3, Offset(8));
+        let bytes = zero.encode_from(0);
+        assert_eq!(TimeIndex::decode(Offset(7), &bytes), Ok(zero));
+        let reserved = TimeIndex::decode(Offset(7), &[0; 24]).unwrap();
+        assert!(reserved.is_empty());
 
         let falling = [0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0, 8, 0, 0, 0, 10];
         assert_eq!(

@@ -25,8 +25,8 @@ use super::window::Window;
 const INDEX_SLACK_BYTES: u64 = 16 << 10;
 
 /// Bytes copied out of the page cache on the executor at a time: some 30 us, for which every other
-/// task of the shard waits. The others run before the next step.
-const CACHED_STEP_BYTES: usize = 128 << 10;
+/// task of the shard waits. The others run before the next step, whoever takes it.
+const CACHED_STEP_BYTES: usize = 2 * rt::STEP_BYTES;
 
 /// Most bytes one read returns, but for a single larger batch: a consumer that asks for 50 MiB
 /// gets them in several fetches, so that looking through its batches takes the shard some 100 us
@@ -329,17 +329,24 @@ impl Log {
                 }
                 Look::Missing => {}
             }
-            if let Some(bytes) = from_page_cache(&source.file, at, left.min(CACHED_STEP_BYTES)) {
+            let turn = if most > CACHED_STEP_BYTES {
+                Some(rt::turn().await)
+            } else {
+                None
+            };
+            let cached = from_page_cache(&source.file, at, left.min(CACHED_STEP_BYTES));
+            if let Some(bytes) = cached {
                 let bytes = bytes?;
+                if let Some(turn) = turn {
+                    turn.end().await;
+                }
                 if bytes.is_empty() {
                     break;
                 }
                 window.push(bytes);
-                if window.len() < most {
-                    rt::yield_now().await;
-                }
                 continue;
             }
+            drop(turn);
             if satisfied {
                 break;
             }

@@ -8,7 +8,7 @@
 //! puts in its place is another, so nothing has to be told: the old pieces are never found again
 //! and leave when they are idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -22,6 +22,7 @@ use crate::rt::sync::{Event, Semaphore, Wait};
 use crate::types::Offset;
 
 use super::cache::LogKey;
+use super::flush::Flusher;
 use super::segment::Segment;
 
 /// One read from the device. Half of it reaches two thirds of the speed, twice as much brings
@@ -31,6 +32,13 @@ pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Cold reads of one shard at the device at once. Two keep it busy; every further one only stands
 /// in the way of a flush.
 const DEVICE_READS_MAX: u64 = 2;
+
+/// While flush rounds go on, somebody waits for each of their writes. Then there is one read at a
+/// time, in requests that take the device some 300 microseconds: what a write may wait for.
+const REQUEST_BYTES_BESIDE_FLUSHES: usize = 256 << 10;
+
+/// How long after a flush round the next one is expected.
+const FLUSHES_GO_ON: Duration = Duration::from_millis(100);
 
 /// Pieces that nobody has asked for this long go: their reader has left.
 const IDLE: Duration = Duration::from_secs(5);
@@ -75,6 +83,9 @@ pub struct ReadAheadStats {
 pub(super) struct ReadAhead {
     buffers: ReadBuffers,
     device: Semaphore,
+    flusher: Rc<Flusher>,
+    /// Flush rounds when they were last looked at, and when they last had grown.
+    rounds: Cell<(u64, Option<rt::Instant>)>,
     inner: RefCell<Inner>,
     this: Weak<ReadAhead>,
 }
@@ -115,12 +126,14 @@ struct ReadEnd {
 
 impl ReadAhead {
     /// Holds at most `limit_bytes` of pieces; with less than two pieces nothing is read ahead.
-    pub(super) fn new(limit_bytes: u64) -> Rc<ReadAhead> {
+    pub(super) fn new(limit_bytes: u64, flusher: Rc<Flusher>) -> Rc<ReadAhead> {
         let pieces_max = limit_bytes / PIECE_BYTES as u64;
         let pieces_max = if pieces_max < 2 { 0 } else { pieces_max };
         Rc::new_cyclic(|this| ReadAhead {
             buffers: ReadBuffers::new(PIECE_BYTES, pieces_max as usize),
             device: Semaphore::new(DEVICE_READS_MAX),
+            flusher,
+            rounds: Cell::new((0, None)),
             inner: RefCell::default(),
             this: this.clone(),
         })
@@ -225,10 +238,7 @@ impl ReadAhead {
     }
 
     async fn load(&self, id: u64, file: &File, start: u64, buffer: ReadBuffer) {
-        let (read, buffer) = {
-            let _turn = self.device.acquire(1).await;
-            file.read_past_cache(start, buffer).await
-        };
+        let (read, buffer) = self.from_device(file, start, buffer).await;
         let mut inner = self.inner.borrow_mut();
         let Some(slot) = inner.pieces.iter().position(|piece| piece.id == id) else {
             return;
@@ -263,12 +273,34 @@ impl ReadAhead {
         let skip = (at - start) as usize;
         let most = (source.end - start).min((skip + len.min(PIECE_BYTES)) as u64) as usize;
         let buffer = ReadBuffer::lone(most);
-        let (read, buffer) = {
-            let _turn = self.device.acquire(1).await;
-            source.file.read_past_cache(start, buffer).await
-        };
+        let (read, buffer) = self.from_device(&source.file, start, buffer).await;
         let end = read?.min(most);
         Ok(buffer.freeze(skip.min(end)..end))
+    }
+
+    async fn from_device(
+        &self,
+        file: &File,
+        start: u64,
+        buffer: ReadBuffer,
+    ) -> (io::Result<usize>, ReadBuffer) {
+        let (share, request_bytes) = if self.beside_flushes() {
+            (DEVICE_READS_MAX, REQUEST_BYTES_BESIDE_FLUSHES)
+        } else {
+            (1, PIECE_BYTES)
+        };
+        let _turn = self.device.acquire(share).await;
+        file.read_past_cache(start, buffer, request_bytes).await
+    }
+
+    fn beside_flushes(&self) -> bool {
+        let (seen, mut grown) = self.rounds.get();
+        let rounds = self.flusher.stats().rounds;
+        if rounds != seen {
+            grown = Some(rt::now());
+            self.rounds.set((rounds, grown));
+        }
+        grown.is_some_and(|grown| rt::now().since(grown) < FLUSHES_GO_ON)
     }
 
     /// A free buffer; for that, pieces leave that their readers have passed, the one longest

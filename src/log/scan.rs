@@ -14,6 +14,10 @@ use crate::wire::batch::{Batch, BatchError};
 /// Bytes per read. With one read ahead this keeps a device busy while the other chunk is checked.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// The first read of a walk that ends soon: an index interval and a batch of the usual size. Each
+/// further one is twice as long.
+const SHORT_CHUNK_BYTES: usize = 16 << 10;
+
 /// Why a walk ended before the end of the file.
 #[derive(Debug)]
 pub enum ScanError {
@@ -37,6 +41,7 @@ pub struct Scanner {
     /// Where the read ahead begins.
     ahead_at: u64,
     read_ahead: bool,
+    chunk_bytes: usize,
 }
 
 impl Scanner {
@@ -50,13 +55,15 @@ impl Scanner {
             ahead: None,
             ahead_at: position,
             read_ahead: true,
+            chunk_bytes: CHUNK_BYTES,
         }
     }
 
-    /// For a walk that ends soon: nothing is read ahead.
+    /// For a walk that ends soon: nothing is read ahead, and little at first.
     pub fn short(file: File, position: u64, end: u64) -> Scanner {
         Scanner {
             read_ahead: false,
+            chunk_bytes: SHORT_CHUNK_BYTES,
             ..Scanner::new(file, position, end)
         }
     }
@@ -110,7 +117,8 @@ impl Scanner {
         let mut joined = BytesMut::new();
         while self.buffer.len() + joined.len() < wanted {
             let have = (self.buffer.len() + joined.len()) as u64;
-            let chunk = self.next_chunk(self.position + have).await?;
+            let missing = wanted.saturating_sub(have as usize);
+            let chunk = self.next_chunk(self.position + have, missing).await?;
             if chunk.is_empty() {
                 return Ok(false);
             }
@@ -132,14 +140,16 @@ impl Scanner {
         Ok(true)
     }
 
-    async fn next_chunk(&mut self, at: u64) -> io::Result<Bytes> {
+    async fn next_chunk(&mut self, at: u64, missing: usize) -> io::Result<Bytes> {
+        let len = chunk_len(at, self.end, self.chunk_bytes.max(missing.min(CHUNK_BYTES)));
+        self.chunk_bytes = (self.chunk_bytes * 2).min(CHUNK_BYTES);
         let chunk = match self.ahead.take() {
             Some(task) if self.ahead_at == at => task.await?,
-            _ => self.file.read_at(at, chunk_len(at, self.end)).await?,
+            _ => self.file.read_at(at, len).await?,
         };
         let next = at + chunk.len() as u64;
         if self.read_ahead && !chunk.is_empty() && next < self.end {
-            let (file, len) = (self.file.clone(), chunk_len(next, self.end));
+            let (file, len) = (self.file.clone(), chunk_len(next, self.end, CHUNK_BYTES));
             self.ahead_at = next;
             self.ahead = Some(rt::spawn(async move { file.read_at(next, len).await }));
         }
@@ -147,6 +157,6 @@ impl Scanner {
     }
 }
 
-fn chunk_len(at: u64, end: u64) -> usize {
-    end.saturating_sub(at).min(CHUNK_BYTES as u64) as usize
+fn chunk_len(at: u64, end: u64, most: usize) -> usize {
+    end.saturating_sub(at).min(most as u64) as usize
 }

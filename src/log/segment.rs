@@ -19,7 +19,8 @@ use crate::types::Offset;
 
 use super::config::{LogConfig, SegmentIo};
 use super::index::{
-    NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex, decode_time_entry,
+    IndexDamage, NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex,
+    decode_time_entry,
 };
 use super::names::{FileKind, segment_file};
 use super::txn_index::{AbortedTxn, TxnIndex};
@@ -329,12 +330,26 @@ impl Segment {
         Some(u64::from(indexes.offsets.lookup(offset).1))
     }
 
-    /// An offset at or before the first record with a timestamp of at least `target`.
+    /// Where a scan for the first record with a timestamp of at least `target` begins: an offset
+    /// that no such record lies before. `None` if the indexes are not in memory.
+    ///
+    /// The time index gets an entry only where the largest timestamp has grown, so between two
+    /// entries there may be much of the log. But both indexes are entered at the same batches:
+    /// if the largest timestamp first reached `target` between two time entries, it did so after
+    /// the offset entry before the later of them. From there the scan passes one index interval
+    /// and a batch at most.
     pub fn floor_offset_by_time(&self, target: i64) -> Option<Offset> {
         let state = self.state.borrow();
         let indexes = state.indexes.as_ref()?;
         // The entry strictly below the target: records that share its timestamp come before it.
-        Some(indexes.times.lookup(target.saturating_sub(1)).1)
+        let floor = indexes.times.lookup(target.saturating_sub(1)).1;
+        let reached_by = match indexes.times.ceiling(target) {
+            Some((_, offset)) => offset,
+            // Only since the last entry.
+            None => Offset(i64::MAX),
+        };
+        let entry = indexes.offsets.lookup(Offset(reached_by.0 - 1)).0;
+        Some(floor.max(entry))
     }
 
     pub fn indexes_resident(&self) -> bool {
@@ -679,14 +694,25 @@ impl IndexBudget {
     }
 }
 
+/// Entries that take some milliseconds to check: the files of a whole segment of 1 GiB. Fewer than
+/// this are checked on the spot.
+const DECODE_HERE_BYTES: usize = 64 << 10;
+
 /// Reads `.index` and `.timeindex`; damaged contents are `InvalidData`.
 pub async fn read_index_files(base: Offset, dir: &Path) -> io::Result<(OffsetIndex, TimeIndex)> {
-    let damage = |error| io::Error::new(io::ErrorKind::InvalidData, error);
-    let bytes = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::OffsetIndex))).await?;
-    let offsets = OffsetIndex::decode(base, &bytes).map_err(damage)?;
-    let bytes = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::TimeIndex))).await?;
-    let times = TimeIndex::decode(base, &bytes).map_err(damage)?;
-    Ok((offsets, times))
+    let offsets = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::OffsetIndex))).await?;
+    let times = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::TimeIndex))).await?;
+    let bytes = offsets.len() + times.len();
+    let decode = move || {
+        let offsets = OffsetIndex::decode(base, &offsets)?;
+        Ok((offsets, TimeIndex::decode(base, &times)?))
+    };
+    let decoded = if bytes <= DECODE_HERE_BYTES {
+        decode()
+    } else {
+        crate::rt::blocking(decode).await
+    };
+    decoded.map_err(|error: IndexDamage| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// The last entry of a trimmed `.timeindex`, without reading the rest.
@@ -713,7 +739,9 @@ pub async fn read_last_time_entry(base: Offset, dir: &Path) -> io::Result<Option
         ));
     }
     let entry = decode_time_entry(&raw);
-    if entry.timestamp <= 0 && entry.relative == 0 {
+    // A first record of 1970 is the one entry that looks like reserved space, if it is the only one.
+    let reserved = entry.timestamp == 0 && entry.relative == 0 && len > TIME_ENTRY_BYTES as u64;
+    if reserved || entry.timestamp < 0 {
         let reason = "time index was not cut to its entries";
         return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }

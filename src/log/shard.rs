@@ -60,11 +60,12 @@ pub struct LogShard {
 impl LogShard {
     pub fn new(limits: ShardLimits) -> Rc<LogShard> {
         let journals = Rc::new(ShardJournals::new(limits.journal_bytes));
+        let flusher = Flusher::new(journals.clone());
         Rc::new(LogShard {
             recent: RecentBatches::new(limits.recent_batch_bytes),
-            ahead: ReadAhead::new(limits.read_ahead_bytes),
+            ahead: ReadAhead::new(limits.read_ahead_bytes, flusher.clone()),
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
-            flusher: Flusher::new(journals.clone()),
+            flusher,
             journals,
             next_key: Cell::new(0),
             on_failure: RefCell::new(None),

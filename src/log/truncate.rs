@@ -219,11 +219,12 @@ impl Log {
                 state.segments.remove(&segment.base());
             }
         }
+        // First, because only a sealed segment's indexes leave memory for those of others.
+        segment.unseal();
         segment
             .load_indexes(&dir, &config, &self.shard.index_budget)
             .await?;
         let cut = self.find_cut(&segment, offset).await?;
-        segment.unseal();
         segment.cut(cut.offset, cut.position, &cut.tail, &config);
         self.resize(&segment, cut.position).await?;
         {

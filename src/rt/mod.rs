@@ -30,6 +30,7 @@ pub mod sim;
 pub mod sync;
 mod task;
 mod time;
+mod turn;
 
 /// What the ring body's runtime calls itself in `tracing` events.
 pub const LOG_TARGET: &str = "glommio";
@@ -40,3 +41,4 @@ pub use random::{fill_random, random_below, random_u64};
 pub use select::{Either2, Either3, join_all, select2, select3};
 pub use task::{Task, spawn, yield_now};
 pub use time::{Elapsed, Instant, now, sleep, sleep_until, sleep_until_opt, timeout, wall_ms};
+pub use turn::{STEP_BYTES, Turn, turn};

@@ -3,7 +3,9 @@
 use std::io::{ErrorKind, IoSlice};
 
 use bytes::Bytes;
-use highwater::rt::fs::{self, AlignedBuf, File, OpenOptions, WRITE_NOW_MAX};
+use highwater::rt::fs::{
+    self, AlignedBuf, File, OpenOptions, ReadBuffer, ReadBuffers, WRITE_NOW_MAX,
+};
 
 use crate::support::{Env, on_both_bodies};
 
@@ -12,6 +14,7 @@ on_both_bodies!(
     reads_are_short_only_at_the_end,
     large_vectored_writes_keep_their_order,
     cached_reads_agree_with_reads,
+    reads_past_the_cache_agree_with_reads,
     lengths_follow_writes_and_cuts,
     preallocation_keeps_or_sets_the_length,
     direct_files_take_aligned_writes_only,
@@ -98,6 +101,44 @@ async fn cached_reads_agree_with_reads(env: Env) {
     if let Some(read) = file.try_read_cached(299_990, 200) {
         assert_eq!(read.unwrap(), data.slice(299_990..));
     }
+}
+
+async fn reads_past_the_cache_agree_with_reads(env: Env) {
+    let path = env.dir.join("a");
+    let file = File::open(&path, OpenOptions::CREATE).await.unwrap();
+    let data = pattern(300_001, 3);
+    file.write_all_at(0, vec![data.clone()]).await.unwrap();
+    // Dirty pages count too, and the name may be gone or another file's.
+    fs::rename(&path, env.dir.join("b")).await.unwrap();
+    File::open(&path, OpenOptions::CREATE).await.unwrap();
+    let buffers = ReadBuffers::new(128 << 10, 1);
+    for position in [0, 4096, 128 << 10, 290_816, 303_104] {
+        let buffer = buffers.take().unwrap();
+        let (read, buffer) = file.read_past_cache(position, buffer, 16 << 10).await;
+        let read = read.unwrap();
+        let want = data.slice((position as usize).min(data.len())..);
+        assert_eq!(read, want.len().min(128 << 10));
+        assert_eq!(buffer.freeze(0..read), want.slice(..read));
+    }
+    let (read, buffer) = file
+        .read_past_cache(100, buffers.take().unwrap(), 4096)
+        .await;
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::InvalidInput);
+    drop(buffer);
+    // Overwritten bytes are seen at once.
+    file.write_now(5000, &[IoSlice::new(b"new")]).unwrap();
+    let (read, buffer) = file.read_past_cache(4096, ReadBuffer::lone(4096), 1).await;
+    assert_eq!(read.unwrap(), 4096);
+    assert_eq!(&buffer.freeze(904..907)[..], b"new");
+    let direct = File::open(env.dir.join("b"), OpenOptions::READ.direct())
+        .await
+        .unwrap();
+    file.sync_data().await.unwrap();
+    let (read, buffer) = direct
+        .read_past_cache(0, ReadBuffer::lone(4096), 1 << 20)
+        .await;
+    assert_eq!(read.unwrap(), 4096);
+    assert_eq!(buffer.freeze(0..4096), data.slice(..4096));
 }
 
 async fn lengths_follow_writes_and_cuts(env: Env) {

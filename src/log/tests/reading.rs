@@ -138,6 +138,52 @@ fn offsets_are_found_by_time_over_segments_and_inside_batches() {
 }
 
 #[test]
+fn a_look_up_by_time_scans_one_index_interval_however_long_time_stood_still() {
+    on_shard(|dir| async move {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let shard = LogShard::new(ShardLimits::default());
+        let config = LogConfig {
+            index_interval_bytes: 1000,
+            segment_bytes: 100_000,
+            ..LogConfig::default()
+        };
+        let (log, _) = open(&shard, &dir, config).await;
+        let (mut now, mut stamps) = (NOW_MS, Vec::new());
+        for _ in 0..1500 {
+            if rng.u8(..) < 5 {
+                now += rng.i64(1..1000);
+            }
+            // Late records do not raise the largest timestamp.
+            let stamp = now - if rng.bool() { rng.i64(0..3000) } else { 0 };
+            stamps.push(stamp);
+            log.append_as_leader(batch_of(&[stamp], 150), as_leader())
+                .unwrap();
+        }
+        log.writer_idle().await;
+        for at in 0..stamps.len() {
+            let target = stamps[at] + rng.i64(-1..2);
+            let want = stamps.iter().position(|stamp| *stamp >= target);
+            let found = log.offset_for_timestamp(target).await.unwrap();
+            assert_eq!(found.map(|f| f.offset.0 as usize), want, "target {target}");
+            let Some(want) = want.map(|at| Offset(at as i64)) else {
+                continue;
+            };
+            let state = log.state();
+            let segment = &state.segments[&state.floor_base(want)];
+            let floor = segment.floor_offset_by_time(target).unwrap();
+            let batches = want.0 - floor.0;
+            assert!((0..=8).contains(&batches), "{batches} batches to {want}");
+        }
+        let largest = log.max_timestamp_offset().await.unwrap().unwrap();
+        let first = stamps.iter().position(|stamp| *stamp == largest.timestamp);
+        assert_eq!(Some(&largest.timestamp), stamps.iter().max());
+        assert_eq!(Some(largest.offset.0 as usize), first);
+    });
+}
+
+#[test]
 fn with_flush_messages_one_nothing_counts_before_it_is_flushed() {
     on_shard(|dir| async move {
         let shard = LogShard::new(ShardLimits::default());

@@ -196,7 +196,8 @@ impl File {
     /// Fills `buffer` from `position` on, past the page cache where the file system can do that
     /// (O_DIRECT), so that a walk through old data neither takes the place of what is read again
     /// nor is copied. Returns the bytes read; fewer than asked for only at the end of the file.
-    /// Takes a thread of its own kind: few of these reads are at the device at once.
+    /// Takes a thread of its own kind: few of these reads are at the device at once. The device is
+    /// asked for `request_bytes` at a time, so that a write has to wait for no more than that.
     ///
     /// # Errors
     /// `InvalidInput` for a position that is no multiple of [`AlignedBuf::ALIGN`], otherwise the
@@ -205,13 +206,14 @@ impl File {
         &self,
         position: u64,
         buffer: ReadBuffer,
+        request_bytes: usize,
     ) -> (io::Result<usize>, ReadBuffer) {
         let _counted = UnderWay::begin();
         if !position.is_multiple_of(AlignedBuf::ALIGN as u64) {
             return (Err(io::ErrorKind::InvalidInput.into()), buffer);
         }
         match &self.0 {
-            FileBody::Ring(file) => file.read_past_cache(position, buffer).await,
+            FileBody::Ring(file) => file.read_past_cache(position, buffer, request_bytes).await,
             FileBody::Sim(file) => file.read_past_cache(position, buffer).await,
         }
     }

@@ -160,13 +160,14 @@ impl File {
         &self,
         position: u64,
         mut buffer: ReadBuffer,
+        request_bytes: usize,
     ) -> (io::Result<usize>, ReadBuffer) {
         let fd = match self.pool_fd() {
             Ok(fd) => fd,
             Err(error) => return (Err(error), buffer),
         };
         blocking_read(move || {
-            let read = read_past_cache(fd, position, buffer.as_mut_slice());
+            let read = read_past_cache(fd, position, buffer.as_mut_slice(), request_bytes);
             (read, buffer)
         })
         .await
@@ -263,17 +264,25 @@ impl File {
 /// `posix_fadvise(DONTNEED)` behind the reader drops what the kernel read ahead as well, which is
 /// then read again: a fifth of the speed. The kernel keeps O_DIRECT reads and the page cache
 /// coherent: dirty pages of the range are written first.
-fn read_past_cache(fd: OwnedFd, position: u64, into: &mut [u8]) -> io::Result<usize> {
+fn read_past_cache(
+    fd: OwnedFd,
+    position: u64,
+    into: &mut [u8],
+    request_bytes: usize,
+) -> io::Result<usize> {
+    let request_bytes = request_bytes.max(1).next_multiple_of(AlignedBuf::ALIGN);
     // The name of the descriptor, not of the file: that may be another file's by now.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let direct = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_DIRECT)
         .open(name)
-        .and_then(|file| read_full(&file, position, into, AlignedBuf::ALIGN));
+        .and_then(|file| read_full(&file, position, into, request_bytes, AlignedBuf::ALIGN));
     match direct {
         Ok(read) => Ok(read),
-        Err(error) if is_refusal(&error) => read_full(&std::fs::File::from(fd), position, into, 1),
+        Err(error) if is_refusal(&error) => {
+            read_full(&std::fs::File::from(fd), position, into, request_bytes, 1)
+        }
         Err(error) => Err(error),
     }
 }
@@ -294,11 +303,13 @@ fn read_full(
     file: &std::fs::File,
     position: u64,
     into: &mut [u8],
+    request_bytes: usize,
     step: usize,
 ) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() && done.is_multiple_of(step) {
-        match file.read_at(&mut into[done..], position + done as u64) {
+        let end = into.len().min(done + request_bytes);
+        match file.read_at(&mut into[done..end], position + done as u64) {
             Ok(0) => break,
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -18,11 +18,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::sync::Semaphore;
 use super::task::Register;
 
 /// What this thread's executor carries.
 pub(crate) struct Executor {
     pub(crate) register: Rc<Register>,
+    /// One permit: whose turn it is (see `rt::turn`).
+    pub(crate) turns: Semaphore,
 }
 
 /// Queues a task's future on this thread's executor. Always the default queue: a second queue

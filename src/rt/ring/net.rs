@@ -24,6 +24,7 @@ use super::{Executor, io_error, schedule, sys};
 use crate::rt::net::ACCEPT_QUEUE_MAX;
 use crate::rt::sync::queue;
 use crate::rt::task::prepare;
+use crate::rt::turn::{STEP_BYTES, turn};
 
 /// Connections the kernel keeps for us beyond [`ACCEPT_QUEUE_MAX`].
 const BACKLOG: i32 = 1024;
@@ -274,6 +275,7 @@ impl WriteHalf {
         let mut rest = parts;
         // Bytes of the first part that are already out.
         let mut skip = 0;
+        let large = parts.iter().map(|part| part.len()).sum::<usize>() > STEP_BYTES;
         loop {
             while let Some(first) = rest.first()
                 && first.len() == skip
@@ -284,9 +286,17 @@ impl WriteHalf {
             let Some(first) = rest.first() else {
                 return Ok(());
             };
-            let mut sent = match sys::send_parts(self.shared.fd, rest, skip) {
-                Ok(sent) => sent,
+            let turn = if large { Some(turn().await) } else { None };
+            let mut sent = match sys::send_parts(self.shared.fd, rest, skip, STEP_BYTES) {
+                Ok(sent) => {
+                    if let Some(turn) = turn {
+                        turn.end().await;
+                    }
+                    sent
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // Others go on meanwhile.
+                    drop(turn);
                     let piece = &first[skip..];
                     self.write_when_ready(&piece[..piece.len().min(WAIT_PIECE_MAX)])
                         .await?

@@ -19,6 +19,7 @@ use super::build::{self, Build};
 use super::{Executor, pool, schedule};
 use crate::rt::current::{Current, enter};
 use crate::rt::executor::{ExecutorIndex, RingPlan, RunError};
+use crate::rt::sync::Semaphore;
 use crate::rt::task::{Register, prepare};
 
 /// Bounds a stall of the scheduler (see `build`) while the executor is in use.
@@ -110,6 +111,7 @@ where
     let register = Rc::new(Register::default());
     let executor = Rc::new(Executor {
         register: register.clone(),
+        turns: Semaphore::new(1),
     });
     // Stays in place for the life of the thread: destructors that run late still need it.
     std::mem::forget(enter(Some(Current::Ring(executor))));

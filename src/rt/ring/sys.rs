@@ -139,12 +139,20 @@ fn offset(position: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(position).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// sendmsg(2) with MSG_DONTWAIT of as many parts as one call takes, the first one from `skip` on.
-/// `WouldBlock` if the socket's buffer is full.
-pub(crate) fn send_parts(fd: RawFd, parts: &[Bytes], skip: usize) -> io::Result<usize> {
+/// sendmsg(2) with MSG_DONTWAIT of as many parts as one call takes and `most` bytes hold, the first
+/// one from `skip` on. `WouldBlock` if the socket's buffer is full.
+pub(crate) fn send_parts(
+    fd: RawFd,
+    parts: &[Bytes],
+    skip: usize,
+    most: usize,
+) -> io::Result<usize> {
     let mut iov: SmallVec<[libc::iovec; 32]> = SmallVec::new();
+    let mut left = most;
     for (index, part) in parts.iter().take(IOV_MAX).enumerate() {
         let part = if index == 0 { &part[skip..] } else { &part[..] };
+        let part = &part[..part.len().min(left)];
+        left -= part.len();
         if !part.is_empty() {
             iov.push(libc::iovec {
                 iov_base: part.as_ptr().cast_mut().cast(),
