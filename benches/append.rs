@@ -1,46 +1,111 @@
 //! Question: what does an append cost in each durability row, from validated bytes to the point
-//! where the replica counts them, and how far is that from the bare device?
+//! where the replica counts them, alone and with many outstanding, and how far is that from the
+//! bare device?
 //!
-//! Floors, in the same run: `pwrite` into the page cache; `pwrite` + `fdatasync`; an O_DIRECT
-//! write of whole blocks, without and with `fdatasync`; CRC-32C of the same bytes (the leader
-//! checks every batch). One batch at a time, so no merging helps.
-//! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
+//! Each cell is `log / floor`, both in microseconds. With one batch outstanding it is the median
+//! time of a batch; with 16 or 64 it is the time of the whole run divided by the batches, so that
+//! merged writes and shared flushes show. Floors, in the same run and in turn with the log:
 //!
-//! Last result (2 virtual cores with a load of 10 beside it, ext4, kernel 6.18; medians; only the
-//! ratios within a line mean anything):
+//! - buffered: `pwrite` at the end of a file; flushed: and one `fdatasync` per so many outstanding
+//! - direct: an O_DIRECT write of whole blocks into a file full of zeros, by a plain thread (one
+//!   outstanding) or by as many tasks on the ring; flushed: and one `fdatasync` per so many
+//! - CRC-32C of the same bytes, because the leader checks every batch
 //!
-//! | batch | buffered / pwrite | flushed / pwrite + fdatasync | direct / O_DIRECT | CRC-32C |
-//! |---|---|---|---|---|
-//! | 1 KiB | 8.3 / 1.9 us | 1.9 / 0.9 ms | 0.58 / 0.05 ms | 0.06 us |
-//! | 16 KiB | 23 / 30 us | 1.9 / 1.6 ms | 1.3 / 0.09 ms | 3.2 us |
-//! | 1 MiB | 0.64 / 0.68 ms | 10 / 4.2 ms | 14 / 0.7 ms | 89 us |
+//! Run with `cargo bench --bench append [-- 1KiB]`; the data lies under `HIGHWATER_BENCH_DIR`, or
+//! the temporary directory. `HIGHWATER_BENCH_ROUNDS` rounds (5), of which the median is taken.
+//! `HIGHWATER_BENCH_IN_FLIGHT` and `HIGHWATER_BENCH_BESIDE` try other bounds of the writer.
+//!
+//! RESULT
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 use highwater::log::{
-    AppendAs, Log, LogConfig, LogOpen, LogShard, Origin, ProducerLimits, SegmentIo, ShardLimits,
+    AppendAs, AppendStats, Log, LogConfig, LogOpen, LogShard, Origin, ProducerLimits, SegmentIo,
+    ShardLimits, WriteLimits,
 };
-use highwater::rt::{RingPlan, run_ring, wall_ms};
+use highwater::rt::fs::AlignedBuf;
+use highwater::rt::{self, RingPlan, run_ring, wall_ms};
 use highwater::types::{LeaderEpoch, Offset, Uuid};
 use highwater::wire::batch_builder::BatchBuilder;
 
 const SIZES: [(&str, usize); 3] = [("1KiB", 1 << 10), ("16KiB", 16 << 10), ("1MiB", 1 << 20)];
+const DEPTHS: [usize; 3] = [1, 16, 64];
 const BLOCK: usize = 4096;
+/// Bytes that one run writes at most, and batches.
+const RUN_BYTES: usize = 96 << 20;
+const RUN_BATCHES: usize = 2048;
+const RUN_FLUSHES: usize = 128;
+
+/// What one run of so many batches took.
+#[derive(Clone, Copy)]
+struct Took {
+    median: Duration,
+    per_batch: Duration,
+}
+
+impl Took {
+    fn of(mut each: Vec<Duration>, whole: Duration) -> Took {
+        each.sort_unstable();
+        Took {
+            median: each[each.len() / 2],
+            per_batch: whole / each.len() as u32,
+        }
+    }
+
+    fn shown(self, depth: usize) -> f64 {
+        let time = if depth == 1 {
+            self.median
+        } else {
+            self.per_batch
+        };
+        time.as_secs_f64() * 1e6
+    }
+}
+
+/// One durability row.
+#[derive(Clone, Copy)]
+struct Row {
+    io: SegmentIo,
+    flush: bool,
+}
+
+const ROWS: [Row; 4] = [
+    Row {
+        io: SegmentIo::Buffered,
+        flush: false,
+    },
+    Row {
+        io: SegmentIo::Buffered,
+        flush: true,
+    },
+    Row {
+        io: SegmentIo::Direct,
+        flush: false,
+    },
+    Row {
+        io: SegmentIo::Direct,
+        flush: true,
+    },
+];
 
 fn bench_dir() -> tempfile::TempDir {
     match std::env::var_os("HIGHWATER_BENCH_DIR") {
         Some(dir) => tempfile::tempdir_in(dir).expect("HIGHWATER_BENCH_DIR is a directory"),
         None => tempfile::tempdir().expect("there is a temporary directory"),
     }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
 }
 
 fn batch(size: usize) -> Bytes {
@@ -54,81 +119,124 @@ fn batch(size: usize) -> Bytes {
     builder.build().expect("the batch has records")
 }
 
-fn config(io: SegmentIo, flush_messages: i64) -> LogConfig {
-    LogConfig {
-        segment_io: io,
-        flush_messages,
+fn batches_of(size: usize, depth: usize, row: Row) -> usize {
+    let bound = if row.flush {
+        RUN_FLUSHES * depth
+    } else {
+        RUN_BATCHES
+    };
+    bound.min(RUN_BYTES / size).max(2 * depth)
+}
+
+fn limits() -> ShardLimits {
+    let mut writes = WriteLimits::default();
+    if let Some(in_flight) = number("HIGHWATER_BENCH_IN_FLIGHT") {
+        writes.in_flight_max = in_flight as usize;
+    }
+    if let Some(beside) = number("HIGHWATER_BENCH_BESIDE") {
+        writes.beside_bytes_min = beside;
+    }
+    ShardLimits {
+        writes,
+        ..ShardLimits::default()
+    }
+}
+
+async fn open_log(shard: &Rc<LogShard>, log_dir: PathBuf, row: Row) -> Rc<Log> {
+    let config = LogConfig {
+        segment_io: row.io,
+        flush_messages: if row.flush { 1 } else { i64::MAX },
         max_message_bytes: 2 << 20,
         ..LogConfig::default()
-    }
+    };
+    let open = LogOpen {
+        log_dir,
+        topic: "bench".into(),
+        partition: 0,
+        topic_id: Uuid::from_halves(1, 1),
+        config,
+        clean_shutdown: false,
+        recovery_point: Offset::ZERO,
+        log_start: None,
+        now_ms: wall_ms(),
+        producer_limits: ProducerLimits::default(),
+    };
+    Log::open(shard, open).await.expect("an empty log opens").0
 }
 
-/// Appends `count` batches one after the other, each until it counts; the time that took.
-fn append(dir: &Path, config: LogConfig, bytes: Bytes, count: u64) -> Duration {
-    let (sender, receiver) = mpsc::channel();
-    let log_dir: PathBuf = dir.join(format!("run-{}", fastrand::u64(..)));
-    let made = log_dir.clone();
-    run_ring(RingPlan::default(), move |executor| {
-        let (sender, config) = (sender.clone(), config.clone());
-        let (bytes, log_dir) = (bytes.clone(), log_dir.clone());
-        async move {
-            if executor.is_control() {
-                return;
-            }
-            std::fs::create_dir_all(&log_dir).expect("the bench directory is writable");
-            let shard = LogShard::new(ShardLimits::default());
-            let open = LogOpen {
-                log_dir,
-                topic: "bench".into(),
-                partition: 0,
-                topic_id: Uuid::from_halves(1, 1),
-                config,
-                clean_shutdown: false,
-                recovery_point: Offset::ZERO,
-                log_start: None,
-                now_ms: wall_ms(),
-                producer_limits: ProducerLimits::default(),
+/// Appends `count` batches, `depth` of them outstanding, each until it counts.
+async fn append(dir: &Path, row: Row, bytes: &Bytes, depth: usize) -> (Took, AppendStats) {
+    let log_dir = dir.join("log");
+    std::fs::create_dir_all(&log_dir).expect("the bench directory is writable");
+    let shard = LogShard::new(limits());
+    let log = open_log(&shard, log_dir.clone(), row).await;
+    let count = batches_of(bytes.len(), depth, row);
+    let mut outstanding: VecDeque<(Offset, Instant)> = VecDeque::new();
+    let mut each = Vec::with_capacity(count);
+    let mut appended = 0;
+    let begun = Instant::now();
+    while each.len() < count {
+        while outstanding.len() < depth && appended < count {
+            let how = AppendAs {
+                leader_epoch: LeaderEpoch(0),
+                ..AppendAs::new(Origin::Client, 13, wall_ms())
             };
-            let (log, _) = Log::open(&shard, open).await.expect("an empty log opens");
-            let begun = Instant::now();
-            for _ in 0..count {
-                let how = AppendAs {
-                    leader_epoch: LeaderEpoch(0),
-                    ..AppendAs::new(Origin::Client, 13, wall_ms())
-                };
-                let appended = log
-                    .append_as_leader(bytes.clone(), how)
-                    .expect("it is valid");
-                let end = appended.last_offset.next();
-                if log.counted() < end {
-                    log.wait_counted(end).await.expect("the disk takes it");
-                }
-            }
-            sender.send(begun.elapsed()).expect("the bench waits");
+            let since = Instant::now();
+            let done = log
+                .append_as_leader(bytes.clone(), how)
+                .expect("it is valid");
+            outstanding.push_back((done.last_offset.next(), since));
+            appended += 1;
         }
-    })
-    .expect("the ring runs");
-    let _ = std::fs::remove_dir_all(made);
-    receiver.recv().expect("the shard has answered")
+        if let Some((end, _)) = outstanding.front()
+            && log.counted() < *end
+        {
+            log.wait_counted(*end).await.expect("the disk takes it");
+        }
+        while outstanding
+            .front()
+            .is_some_and(|(end, _)| *end <= log.counted())
+        {
+            each.extend(outstanding.pop_front().map(|(_, since)| since.elapsed()));
+        }
+    }
+    let took = Took::of(each, begun.elapsed());
+    log.close().await.expect("the disk takes it");
+    drop(std::fs::remove_dir_all(&log_dir));
+    (took, shard.append_stats())
 }
 
-fn plain(dir: &Path, bytes: &[u8], count: u64, flush: bool) -> Duration {
-    let file = File::create(dir.join("plain")).expect("the bench directory is writable");
+fn plain(dir: &Path, bytes: &[u8], count: usize, flush_every: Option<usize>) -> Took {
+    let path = dir.join("plain");
+    let file = File::create(&path).expect("the bench directory is writable");
+    let mut each = Vec::with_capacity(count);
     let begun = Instant::now();
     for at in 0..count {
-        // Within a gibibyte, as a segment is.
-        let position = (at * bytes.len() as u64) % (1 << 30);
-        file.write_all_at(bytes, position)
+        let since = Instant::now();
+        file.write_all_at(bytes, (at * bytes.len()) as u64)
             .expect("the disk takes it");
-        if flush {
+        if flush_every.is_some_and(|every| (at + 1) % every == 0) {
             file.sync_data().expect("the disk takes it");
         }
+        each.push(since.elapsed());
     }
-    begun.elapsed()
+    let took = Took::of(each, begun.elapsed());
+    drop(std::fs::remove_file(path));
+    took
 }
 
-fn direct(dir: &Path, size: usize, count: u64, flush: bool) -> Duration {
-    let len = size.next_multiple_of(BLOCK);
+/// A file of zeros on the disk.
+fn zeros(path: &Path, len: usize) {
+    let file = File::create(path).expect("the bench directory is writable");
+    let zeros = vec![0; 1 << 20];
+    for at in 0..len.div_ceil(zeros.len()) {
+        file.write_all_at(&zeros, (at * zeros.len()) as u64)
+            .expect("the disk takes it");
+    }
+    file.sync_all().expect("the disk takes it");
+}
+
+fn direct_by_thread(path: &Path, len: usize, count: usize, flush: bool) -> Took {
     let layout = Layout::from_size_align(len, BLOCK).expect("a block is a power of two");
     #[allow(unsafe_code)]
     // SAFETY: the layout has a positive size; the memory is used as `len` zeroed bytes and is left
@@ -136,60 +244,165 @@ fn direct(dir: &Path, size: usize, count: u64, flush: bool) -> Duration {
     let buffer = unsafe { std::slice::from_raw_parts(alloc_zeroed(layout), len) };
     let file = std::fs::OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
         .custom_flags(libc::O_DIRECT)
-        .open(dir.join("direct"))
+        .open(path)
         .expect("the file system takes O_DIRECT");
+    let mut each = Vec::with_capacity(count);
     let begun = Instant::now();
     for at in 0..count {
-        let position = (at * len as u64) % (1 << 30);
-        file.write_all_at(buffer, position)
+        let since = Instant::now();
+        file.write_all_at(buffer, (at * len) as u64)
             .expect("the disk takes it");
         if flush {
             file.sync_data().expect("the disk takes it");
         }
+        each.push(since.elapsed());
     }
-    begun.elapsed()
+    Took::of(each, begun.elapsed())
 }
 
-fn appends(criterion: &mut Criterion) {
-    let dir = bench_dir();
+async fn direct_on_the_ring(
+    path: &Path,
+    len: usize,
+    count: usize,
+    depth: usize,
+    flush: bool,
+) -> Took {
+    let how = rt::fs::OpenOptions::READ_WRITE.direct();
+    let file = rt::fs::File::open(path, how).await.expect("it is there");
+    let mut tasks: VecDeque<rt::Task<Duration>> = VecDeque::new();
+    let mut each = Vec::with_capacity(count);
+    let begun = Instant::now();
+    for at in 0..count {
+        if tasks.len() == depth
+            && let Some(task) = tasks.pop_front()
+        {
+            each.push(task.await);
+        }
+        let writer = file.clone();
+        tasks.push_back(rt::spawn(async move {
+            let since = Instant::now();
+            let buffer = AlignedBuf::gathered(&[&vec![7; len]]);
+            let written = writer.write_aligned_at((at * len) as u64, buffer).await.0;
+            written.expect("the disk takes it");
+            since.elapsed()
+        }));
+        if flush && (at + 1) % depth == 0 {
+            for task in tasks.drain(..) {
+                each.push(task.await);
+            }
+            file.sync_data().await.expect("the disk takes it");
+        }
+    }
+    for task in tasks {
+        each.push(task.await);
+    }
+    Took::of(each, begun.elapsed())
+}
+
+async fn floor(dir: &Path, row: Row, bytes: &Bytes, depth: usize) -> Took {
+    let count = batches_of(bytes.len(), depth, row);
+    if row.io == SegmentIo::Buffered {
+        let (dir, bytes) = (dir.to_owned(), bytes.clone());
+        let flush_every = row.flush.then_some(depth);
+        return rt::spawn_blocking(move || plain(&dir, &bytes, count, flush_every)).await;
+    }
+    let path = dir.join("direct");
+    let len = bytes.len().next_multiple_of(BLOCK);
+    let made = path.clone();
+    rt::spawn_blocking(move || zeros(&made, count * len)).await;
+    let took = if depth == 1 {
+        let (path, flush) = (path.clone(), row.flush);
+        rt::spawn_blocking(move || direct_by_thread(&path, len, count, flush)).await
+    } else {
+        direct_on_the_ring(&path, len, count, depth, row.flush).await
+    };
+    drop(std::fs::remove_file(path));
+    took
+}
+
+fn crc(bytes: &Bytes) -> f64 {
+    let rounds = (64 << 20) / bytes.len() as u32;
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        black_box(crc32c::crc32c(black_box(bytes)));
+    }
+    (begun.elapsed() / rounds).as_secs_f64() * 1e6
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+async fn table(dir: &Path, filter: Option<&str>, rounds: usize) {
+    println!("| batch | outstanding | buffered | flushed | direct | direct flushed |");
+    println!("|---|---|---|---|---|---|");
+    let mut notes = Vec::new();
     for (name, size) in SIZES {
+        if filter.is_some_and(|filter| !name.contains(filter)) {
+            continue;
+        }
         let bytes = batch(size);
-        let mut group = criterion.benchmark_group(format!("append {name}"));
-        group.throughput(Throughput::Bytes(bytes.len() as u64));
-        group
-            .sample_size(10)
-            .warm_up_time(Duration::from_millis(300));
-        group.measurement_time(Duration::from_secs(2));
-        let rows = [
-            ("buffered", SegmentIo::Buffered, i64::MAX),
-            ("buffered flushed", SegmentIo::Buffered, 1),
-            ("direct", SegmentIo::Direct, i64::MAX),
-            ("direct flushed", SegmentIo::Direct, 1),
-        ];
-        for (row, io, flush) in rows {
-            group.bench_function(BenchmarkId::new("log", row), |bench| {
-                bench.iter_custom(|n| append(dir.path(), config(io, flush), bytes.clone(), n));
-            });
+        notes.push(format!("{name}: CRC-32C {:.2} us", crc(&bytes)));
+        for depth in DEPTHS {
+            let mut cells = Vec::new();
+            for row in ROWS {
+                let (mut log, mut bare) = (Vec::new(), Vec::new());
+                let mut stats = AppendStats::default();
+                for _ in 0..rounds {
+                    let (took, counted) = append(dir, row, &bytes, depth).await;
+                    log.push(took.shown(depth));
+                    bare.push(floor(dir, row, &bytes, depth).await.shown(depth));
+                    stats = counted;
+                }
+                cells.push(format!(
+                    "{:.1} / {:.1}",
+                    median(&mut log),
+                    median(&mut bare)
+                ));
+                if row.io == SegmentIo::Direct {
+                    notes.push(format!(
+                        "{name} x {depth}{}: {:.1} batches a write, {:.2} bytes written per byte, \
+                         {} waits for space",
+                        if row.flush { ", flushed" } else { "" },
+                        stats.batches as f64 / stats.writes.max(1) as f64,
+                        stats.amplification(),
+                        stats.space_waits
+                    ));
+                }
+            }
+            println!("| {name} | {depth} | {} |", cells.join(" | "));
         }
-        for (row, flush) in [("pwrite", false), ("pwrite fdatasync", true)] {
-            group.bench_function(BenchmarkId::new("floor", row), |bench| {
-                bench.iter_custom(|n| plain(dir.path(), &bytes, n, flush));
-            });
-        }
-        for (row, flush) in [("O_DIRECT", false), ("O_DIRECT fdatasync", true)] {
-            group.bench_function(BenchmarkId::new("floor", row), |bench| {
-                bench.iter_custom(|n| direct(dir.path(), bytes.len(), n, flush));
-            });
-        }
-        group.bench_function(BenchmarkId::new("floor", "crc32c"), |bench| {
-            bench.iter(|| crc32c::crc32c(black_box(&bytes)));
-        });
-        group.finish();
     }
+    println!();
+    notes.iter().for_each(|note| println!("{note}"));
 }
 
-criterion_group!(benches, appends);
-criterion_main!(benches);
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // Without --bench (cargo test) only that it runs is of interest.
+    let benched = args.iter().any(|arg| arg == "--bench");
+    let rounds = if benched {
+        number("HIGHWATER_BENCH_ROUNDS").unwrap_or(5) as usize
+    } else {
+        1
+    };
+    let asked = args.iter().find(|arg| !arg.starts_with("--")).cloned();
+    let filter = if benched {
+        asked
+    } else {
+        Some("16KiB".to_owned())
+    };
+    let dir = bench_dir();
+    let path = dir.path().to_owned();
+    run_ring(RingPlan::default(), move |executor| {
+        let (path, filter) = (path.clone(), filter.clone());
+        async move {
+            if !executor.is_control() {
+                table(&path, filter.as_deref(), rounds.max(1)).await;
+            }
+        }
+    })
+    .expect("the ring runs");
+}

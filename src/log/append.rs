@@ -18,7 +18,8 @@ use super::txn_index::AbortedTxn;
 use super::validator::{
     self, Origin, Rejected, ReplicatedError, ValidationRules, check_replicated, check_wire,
 };
-use super::writer::{PendingWrite, QUEUE_BYTES_MAX, WriteNow};
+use super::write_queue::{PendingWrite, QUEUE_BYTES_MAX};
+use super::writer::WriteNow;
 
 /// Batches up to this size are copied into one piece with their new header, so that a cached
 /// batch keeps no request frame alive; beyond it the copy (10 GB/s) would cost more than the
@@ -325,6 +326,10 @@ impl Log {
             state.epochs_unwritten |= state.epochs.assign(epoch, extent.base);
         }
         state.marks.appended_to(extent.last.next());
+        self.shard.appends.count(|stats| {
+            stats.batches += 1;
+            stats.bytes_appended += u64::from(extent.size);
+        });
         state.unflushed_records = state
             .unflushed_records
             .saturating_add(extent.last.next().since(extent.base) as i64);

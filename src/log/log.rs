@@ -30,7 +30,7 @@ use super::producers::{ProducerLimits, Producers};
 use super::segment::Segment;
 use super::shard::LogShard;
 use super::watermarks::Watermarks;
-use super::writer::WriteQueue;
+use super::write_queue::WriteQueue;
 
 /// Whether a log takes calls.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@
 //! | part | what it owns |
 //! |---|---|
 //! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
-//! | `writer`, `flush`, [`journal`] | the way of bytes to the disk: merged writes, flush rounds of the shard, its redo journal |
+//! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
+//! | `flush`, [`journal`] | flush rounds of the shard, its redo journal |
 //! | `segment`, `index`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
@@ -17,10 +18,12 @@
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
 
 mod append;
+mod append_stats;
 pub mod cache;
 pub mod checkpoint;
 mod config;
 pub mod dir;
+mod direct;
 pub mod dump;
 mod error;
 mod flush;
@@ -34,6 +37,7 @@ mod lookup;
 pub mod manager;
 pub mod names;
 mod open;
+mod preallocation;
 pub mod producers;
 mod read;
 mod read_ahead;
@@ -51,9 +55,11 @@ mod upkeep;
 pub mod validator;
 mod watermarks;
 mod window;
+mod write_queue;
 mod writer;
 
 pub use append::{AppendAs, AppendError, Appended, FollowError, Followed};
+pub use append_stats::AppendStats;
 pub use config::{Durability, LogConfig, SegmentIo};
 pub use error::{LogError, StorageFailure};
 pub use flush::FlushStats;
@@ -69,3 +75,4 @@ pub use retention::{RetentionCause, RetentionReport};
 pub use shard::{LogShard, ShardLimits};
 pub use validator::Origin;
 pub use watermarks::Watermarks;
+pub use write_queue::WriteLimits;

@@ -29,7 +29,7 @@ use super::segment::{Loaded, Segment, read_index_files, read_last_time_entry};
 use super::shard::LogShard;
 use super::txn_index::TxnIndex;
 use super::watermarks::Watermarks;
-use super::writer::WriteQueue;
+use super::write_queue::WriteQueue;
 
 /// What must be known to open a log.
 #[derive(Clone, Debug)]
@@ -324,7 +324,7 @@ impl Loader {
             doomed: VecDeque::new(),
             producers: self.producers,
             epochs: self.epochs,
-            queue: WriteQueue::default(),
+            queue: WriteQueue::new(shard.write_limits, shard.appends.clone()),
             pending: Pending::default(),
             generation: 0,
             files_made: 1,

@@ -64,7 +64,12 @@ pub struct Segment {
     /// The index files of a sealed segment are whole, cut to size and on the disk.
     index_files_whole: Cell<bool>,
     preallocation: Cell<Preallocation>,
-    preallocation_ended: Event,
+    /// Zeros are being written ahead from here on.
+    zeros_from: Cell<u64>,
+    /// A write waits for space.
+    space_awaited: Cell<bool>,
+    /// Rung when an extension of the file ended, or made some of its space usable.
+    preallocation_moved: Event,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -140,7 +145,9 @@ impl Segment {
             synced: Cell::new(false),
             index_files_whole: Cell::new(false),
             preallocation: Cell::new(Preallocation::Idle),
-            preallocation_ended: Event::new(),
+            zeros_from: Cell::new(u64::MAX),
+            space_awaited: Cell::new(false),
+            preallocation_moved: Event::new(),
             state: RefCell::new(State {
                 size: loaded.size,
                 written: loaded.size,
@@ -297,17 +304,63 @@ impl Segment {
         if self.preallocation.get() == Preallocation::Running {
             self.preallocation.set(Preallocation::Idle);
         }
-        self.preallocation_ended.notify_all();
+        self.space_awaited.set(false);
+        self.preallocation_moved.notify_all();
     }
 
     pub fn refuse_preallocation(&self) {
         self.preallocation.set(Preallocation::Refused);
     }
 
+    /// Whether a write of blocks up to `end` should wait for space: for the zeros ahead of it, or
+    /// for an extension of the file that can still be had.
+    pub fn lacks_space(&self, end: u64) -> bool {
+        end > self.space_end()
+            && match self.preallocation.get() {
+                Preallocation::Running => true,
+                Preallocation::Idle => !self.is_sealed(),
+                Preallocation::Refused => false,
+            }
+    }
+
+    /// Up to where data may be written without changing the file's length or meeting the zeros
+    /// that are written ahead.
+    pub fn space_end(&self) -> u64 {
+        self.file_len().min(self.zeros_from.get())
+    }
+
+    /// From here on zeros are written; data stays below.
+    pub fn begin_zeros(&self, from: u64) {
+        self.zeros_from.set(from);
+        self.preallocation_moved.notify_all();
+    }
+
+    pub fn zeros_reach(&self, position: u64) {
+        self.zeros_from.set(position);
+        self.preallocation_moved.notify_all();
+    }
+
+    /// No zeros are in flight; what is left unwritten of the reserved space may be used too.
+    pub fn end_zeros(&self) {
+        self.zeros_from.set(u64::MAX);
+    }
+
+    pub fn space_is_awaited(&self) -> bool {
+        self.space_awaited.get()
+    }
+
     /// Waits until no extension of the file is in flight: a trim must come after it.
     pub async fn preallocation_settled(&self) {
         while self.preallocation.get() == Preallocation::Running {
-            self.preallocation_ended.wait().await;
+            self.preallocation_moved().await;
+        }
+    }
+
+    /// Waits until the extension under way has ended or made some space usable.
+    pub async fn preallocation_moved(&self) {
+        if self.preallocation.get() == Preallocation::Running {
+            self.space_awaited.set(true);
+            self.preallocation_moved.wait().await;
         }
     }
 

@@ -7,12 +7,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::rt::sync::Semaphore;
+
+use super::append_stats::{AppendCounters, AppendStats};
 use super::cache::{LogKey, RecentBatches};
 use super::error::LogError;
 use super::flush::{FlushStats, Flusher};
 use super::journal::{Journals, ShardJournals};
 use super::read_ahead::{ReadAhead, ReadAheadStats};
 use super::segment::IndexBudget;
+use super::write_queue::WriteLimits;
+use super::writer::SHARD_WRITES_IN_FLIGHT_MAX;
 
 /// Called with the log directory (the parent of the partition's) and the failure.
 type OnFailure = Rc<dyn Fn(&Path, &LogError)>;
@@ -33,6 +38,7 @@ pub struct ShardLimits {
     /// three MiB: one on its way to the client, one to be sent next, one being read. 64 MiB serve
     /// 21 readers apart from each other at full speed; more go on without read-ahead.
     pub read_ahead_bytes: u64,
+    pub writes: WriteLimits,
 }
 
 impl Default for ShardLimits {
@@ -42,6 +48,7 @@ impl Default for ShardLimits {
             sealed_index_bytes: 64 << 20,
             journal_bytes: 0,
             read_ahead_bytes: 64 << 20,
+            writes: WriteLimits::default(),
         }
     }
 }
@@ -53,6 +60,10 @@ pub struct LogShard {
     pub(super) index_budget: IndexBudget,
     pub(super) flusher: Rc<Flusher>,
     pub(super) journals: Rc<ShardJournals>,
+    pub(super) write_limits: WriteLimits,
+    pub(super) appends: Rc<AppendCounters>,
+    /// O_DIRECT writes that may be in flight, over all logs.
+    pub(super) writes: Semaphore,
     next_key: Cell<LogKey>,
     on_failure: RefCell<Option<OnFailure>>,
 }
@@ -67,6 +78,9 @@ impl LogShard {
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
             flusher,
             journals,
+            write_limits: limits.writes,
+            appends: Rc::default(),
+            writes: Semaphore::new(SHARD_WRITES_IN_FLIGHT_MAX),
             next_key: Cell::new(0),
             on_failure: RefCell::new(None),
         })
@@ -95,6 +109,16 @@ impl LogShard {
     /// Counters of the flush rounds.
     pub fn flush_stats(&self) -> FlushStats {
         self.flusher.stats()
+    }
+
+    /// Counters of the appends.
+    pub fn append_stats(&self) -> AppendStats {
+        self.appends.get()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count_for_test(&self, batches: u64, bytes: u64) {
+        self.appends.wrote(bytes, batches);
     }
 
     pub(super) fn next_key(&self) -> LogKey {

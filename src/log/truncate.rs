@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use crate::rt;
+use crate::rt::sync::Permit;
 use crate::types::Offset;
 use crate::wire::ErrorCode;
 
@@ -21,7 +22,7 @@ use super::rebuild::{Rebuild, list_snapshots};
 use super::recover::extent_of;
 use super::scan::{ScanError, Scanner};
 use super::segment::{BatchExtent, Segment};
-use super::writer::is_no_space;
+use super::write_queue::is_no_space;
 
 /// Where a segment is cut.
 struct CutPoint {
@@ -47,9 +48,9 @@ impl Log {
         if offset >= self.log_end() {
             return Ok(());
         }
-        self.writer_idle().await;
-        let permit = self.upkeep.acquire(1).await;
-        self.check_usable()?;
+        let permit = self.stop_writing().await?;
+        // A full disk may have cut more meanwhile.
+        let offset = offset.min(self.log_end());
         self.begin_cut(offset);
         // Before the files change: what was cut may not be raised by what the journal told of it.
         if let Err(error) = self.tell_journal(offset, Change::Cut).await {
@@ -71,9 +72,7 @@ impl Log {
     /// Deletes everything and lets the log start at `offset`, which may be anywhere.
     pub async fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), LogError> {
         self.check_usable()?;
-        self.writer_idle().await;
-        let _permit = self.upkeep.acquire(1).await;
-        self.check_usable()?;
+        let _permit = self.stop_writing().await?;
         let removed = {
             let mut state = self.state_mut();
             state.status = Status::Truncating;
@@ -108,6 +107,17 @@ impl Log {
         };
         let outcome = outcome.await;
         self.end_cut(outcome)
+    }
+
+    /// Takes the log for a cut: nothing is appended any more, and what was is on the disk or, on
+    /// a full one, lost.
+    async fn stop_writing(&self) -> Result<Permit, LogError> {
+        let permit = self.upkeep.acquire(1).await;
+        self.check_usable()?;
+        self.state_mut().status = Status::Truncating;
+        self.writer_idle().await;
+        self.check_usable()?;
+        Ok(permit)
     }
 
     /// Moves the log start: records below `offset` are never read again, and segments wholly
@@ -151,14 +161,19 @@ impl Log {
     pub(super) async fn lose_unwritten(&self, error: io::Error) {
         let written = {
             let mut state = self.state_mut();
+            if !matches!(state.status, Status::Open | Status::Truncating) {
+                return;
+            }
             state.queue.clear();
             state.queue.mark_dirty_tail();
             state.marks.written()
         };
         tracing::error!(dir = %self.dir().display(), %error, log_end = %written, "log cut: no space");
         self.begin_cut(written);
+        let generation = self.state().generation;
         let _permit = self.upkeep.acquire(1).await;
-        if self.check_usable().is_ok() {
+        // Another cut that came first has taken this tail along.
+        if self.check_usable().is_ok() && self.state().generation == generation {
             let outcome = self.cut_tail(written).await;
             // Offline if even that failed; the callers of this task have nobody to tell.
             let _ = self.end_cut(outcome.map(drop));

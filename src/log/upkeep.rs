@@ -22,14 +22,12 @@ use super::log::{Log, LogState, Status};
 use super::names::{self, FileKind};
 use super::open::draw_jitter;
 use super::segment::{Incoming, Segment};
-use super::writer::{is_no_space, trim};
+use super::write_queue::{BLOCK_BYTES, is_no_space};
+use super::writer::trim;
 
 /// Index entries that may wait in memory before they are written behind: some 256 KiB of log at
 /// the default interval, and one write instead of 64.
 const PERSIST_ENTRIES: usize = 128;
-
-/// The block that O_DIRECT rewrites when a segment ends inside it.
-const BLOCK_BYTES: u64 = 4096;
 
 impl Log {
     /// Rolls to a new segment if an append of `incoming`, which begins at `first`, demands it.
@@ -219,10 +217,17 @@ impl Log {
     /// The log was or went offline; then the directory must not be marked clean.
     pub async fn close(&self) -> Result<(), LogError> {
         self.check_usable()?;
-        self.writer_idle().await;
-        self.flush().await?;
-        let _permit = self.upkeep.acquire(1).await;
-        self.check_usable()?;
+        let _permit = loop {
+            self.writer_idle().await;
+            self.flush().await?;
+            let permit = self.upkeep.acquire(1).await;
+            self.check_usable()?;
+            let state = self.state();
+            // Appended to while this waited: once more, so that all of it is closed.
+            if state.queue.is_idle() && state.marks.in_segments() == state.marks.log_end() {
+                break permit;
+            }
+        };
         let (dir, segments, end, snapshot) = {
             let state = self.state();
             let segments: Vec<Rc<Segment>> = state.segments.values().cloned().collect();
@@ -273,8 +278,8 @@ impl Log {
         if let Err(error @ LogError::Closed) = self.check_usable() {
             return Err(error);
         }
-        self.writer_idle().await;
         let _permit = self.upkeep.acquire(1).await;
+        self.writer_idle().await;
         // A partition that comes back under the same id must not get the old records.
         self.tell_journal(Offset::ZERO, Change::StartOver).await?;
         let dir = self.dir();

@@ -1,11 +1,8 @@
-//! Owns the way of appended bytes into segment files: what is written on the spot, what is queued
-//! and merged, and what happens when the disk refuses. One writer task per log at most, on the
-//! log's shard; it lives only while there is something queued.
-//!
-//! Nothing is ever appended into a buffer in flight: a queued batch is immutable, and O_DIRECT
-//! blocks are composed anew for every write, the partial last block from a copy.
+//! Owns the way of appended bytes into segment files: what is written on the spot, what is queued,
+//! and when the next write may begin. One writer task per log at most, on the log's shard; it
+//! lives only while there is something it can begin, O_DIRECT writes then go on in tasks of their
+//! own (see `direct`). What is merged, and what may be in flight together, the write queue knows.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,58 +11,24 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::rt;
-use crate::rt::fs::AlignedBuf;
-use crate::types::Offset;
+use crate::rt::sync::Permit;
 
 use super::config::SegmentIo;
 use super::error::{LogError, StorageFailure};
 use super::log::{Log, LogState, Status};
 use super::segment::{Segment, SegmentHandles};
+use super::write_queue::{DirectWrite, MergedWrite, is_no_space};
 
 /// Largest write made on the executor itself: at some 4 GB/s into the page cache this is about
 /// 60 us, which every other task of the shard waits for. Larger ones go through the ring.
 const WRITE_NOW_BYTES_MAX: usize = 256 << 10;
 
-/// Largest merged write: enough to run the device at full speed, small enough that the first
-/// batch in it does not wait long for the last.
-const MERGED_BYTES_MAX: usize = 1 << 20;
-
-/// Bytes a log may have queued before appends are refused: a device that takes 100 MB/s has then
-/// fallen more than a second behind.
-pub(super) const QUEUE_BYTES_MAX: u64 = 128 << 20;
-
-/// How far ahead of the data a segment file is extended where flushes would otherwise journal
-/// every change of its length: half of what it holds, within these bounds, so that a thousand
-/// small partitions do not reserve a disk between them.
-const PREALLOCATE_BYTES_MIN: u64 = 256 << 10;
-const PREALLOCATE_BYTES_MAX: u64 = 16 << 20;
-
 /// Parts of one vectored write the kernel takes.
 const VECTOR_PARTS_MAX: usize = 1024;
 
-/// Memory and file alignment of O_DIRECT writes.
-const BLOCK_BYTES: u64 = 4096;
-
-/// Batches appended but not yet written.
-#[derive(Default)]
-pub(super) struct WriteQueue {
-    pending: VecDeque<PendingWrite>,
-    bytes: u64,
-    /// The writer task is alive (it may be between two writes).
-    running: bool,
-    /// The file may hold the remains of a refused write past the written end.
-    dirty_tail: bool,
-    /// O_DIRECT only: the bytes of the active segment's last, partial block.
-    partial_block: Vec<u8>,
-}
-
-pub(super) struct PendingWrite {
-    pub segment: Rc<Segment>,
-    pub position: u64,
-    pub parts: SmallVec<[Bytes; 2]>,
-    pub size: u32,
-    pub last: Offset,
-}
+/// O_DIRECT writes in flight over all logs of a shard: half of a ring's submission entries, so
+/// that reads and network keep their share.
+pub(super) const SHARD_WRITES_IN_FLIGHT_MAX: u64 = 64;
 
 /// How an append's bytes left the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,8 +40,8 @@ pub(super) enum WriteNow {
 }
 
 enum Step {
-    /// Nothing left; the task ends.
-    Done,
+    /// Nothing can begin now; the task ends.
+    Rest,
     /// Create the segment's files, after the one before it was trimmed.
     Open {
         segment: Rc<Segment>,
@@ -89,52 +52,15 @@ enum Step {
         segment: Rc<Segment>,
         handles: SegmentHandles,
     },
-    Write(MergedWrite),
-}
-
-struct MergedWrite {
-    segment: Rc<Segment>,
-    handles: SegmentHandles,
-    position: u64,
-    parts: Vec<Bytes>,
-    size: u64,
-    upto: Offset,
-    /// O_DIRECT: what precedes `position` in its block.
-    partial_block: Vec<u8>,
-}
-
-impl WriteQueue {
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty() && !self.running
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.pending.clear();
-        self.bytes = 0;
-    }
-
-    pub(super) fn push(&mut self, write: PendingWrite) {
-        self.bytes += u64::from(write.size);
-        self.pending.push_back(write);
-    }
-
-    pub(super) fn mark_dirty_tail(&mut self) {
-        self.dirty_tail = true;
-    }
-
-    /// The file was cut to its data.
-    pub(super) fn clean_tail(&mut self) {
-        self.dirty_tail = false;
-    }
-
-    /// Where the active segment ends inside a block, after opening or cutting it.
-    pub(super) fn set_partial_block(&mut self, bytes: Vec<u8>) {
-        self.partial_block = bytes;
-    }
+    /// Space for an O_DIRECT write is to be reserved first.
+    Space {
+        segment: Rc<Segment>,
+        end: u64,
+    },
+    /// The shard has many writes in flight: wait for one's turn.
+    Permit,
+    Buffered(MergedWrite, SegmentHandles),
+    Direct(DirectWrite),
 }
 
 impl Log {
@@ -149,7 +75,7 @@ impl Log {
         parts: &[Bytes],
         size: usize,
     ) -> Result<WriteNow, LogError> {
-        if size > WRITE_NOW_BYTES_MAX || !state.queue.is_idle() || state.queue.dirty_tail {
+        if size > WRITE_NOW_BYTES_MAX || !state.queue.is_idle() || state.queue.has_dirty_tail() {
             return Ok(WriteNow::Queue);
         }
         let Some(handles) = state.active().handles() else {
@@ -160,6 +86,7 @@ impl Log {
         }
         let position = state.active().size();
         let Err(error) = write_parts(&handles, position, parts, size) else {
+            self.shard.appends.wrote(size as u64, 1);
             return Ok(WriteNow::Done);
         };
         let no_space = is_no_space(&error);
@@ -170,7 +97,7 @@ impl Log {
         };
         if no_space {
             // Part of the batch may be in the file; it is cut before the next write.
-            state.queue.dirty_tail = true;
+            state.queue.mark_dirty_tail();
             return Err(LogError::NoSpace(failure));
         }
         Err(LogError::Offline(failure))
@@ -182,34 +109,31 @@ impl Log {
     /// The write failed for good; the caller takes the log offline. On a full disk the tail is cut
     /// behind, as if the writer had met it.
     pub(super) fn write_queue_now(&self, state: &mut LogState) -> Result<(), LogError> {
-        while !state.queue.running && !state.queue.dirty_tail {
-            let Some(segment) = state
+        while !state.queue.running
+            && state.queue.in_flight() == 0
+            && !state.queue.has_dirty_tail()
+            && state.queue.front_bytes() <= WRITE_NOW_BYTES_MAX as u64
+        {
+            let Some(handles) = state
                 .queue
-                .pending
-                .front()
-                .map(|front| front.segment.clone())
+                .front_segment()
+                .and_then(|segment| segment.handles())
+                .filter(|handles| handles.io == SegmentIo::Buffered)
             else {
                 break;
             };
-            let Some(handles) = segment.handles().filter(|h| h.io == SegmentIo::Buffered) else {
+            let Some(write) = state.queue.merge_front() else {
                 break;
             };
-            if state.queue.front_bytes() > WRITE_NOW_BYTES_MAX as u64 {
-                break;
-            }
-            let write = state.queue.merge_front(segment, handles);
-            let written = write_parts(
-                &write.handles,
-                write.position,
-                &write.parts,
-                write.size as usize,
-            );
-            match written {
+            let size = write.size as usize;
+            match write_parts(&handles, write.position, &write.parts, size) {
                 Ok(()) => {
-                    write.segment.written_to(write.position + write.size);
-                    state.marks.written_to(write.upto);
+                    state.queue.written_on_the_spot(&write);
+                    write.segment.written_to(write.reached.end);
+                    state.marks.written_to(write.reached.upto);
                 }
                 Err(error) if is_no_space(&error) => {
+                    state.queue.written_nothing(&write);
                     // Until the tail is cut nothing may be appended behind it.
                     state.status = Status::Truncating;
                     let log = self.rc();
@@ -217,6 +141,7 @@ impl Log {
                     return Ok(());
                 }
                 Err(error) => {
+                    state.queue.written_nothing(&write);
                     return Err(LogError::Offline(StorageFailure {
                         what: "write",
                         path: state.dir.to_path_buf(),
@@ -225,7 +150,7 @@ impl Log {
                 }
             }
         }
-        if state.queue.pending.is_empty() {
+        if !state.queue.has_pending() {
             self.after_write(state);
         } else {
             self.wake_writer(state);
@@ -235,10 +160,17 @@ impl Log {
 
     /// Sees to it that what is queued gets written.
     pub(super) fn wake_writer(&self, state: &mut LogState) {
-        if !state.queue.running {
+        if !state.queue.running && !waits_for_flights(state) {
             state.queue.running = true;
             let log = self.rc();
             drop(rt::spawn(async move { log.run_writer().await }));
+        }
+    }
+
+    /// The same after a write has ended, where nothing may be left to do.
+    pub(super) fn wake_writer_for_more(&self, state: &mut LogState) {
+        if state.queue.has_pending() || state.active().handles().is_none() {
+            self.wake_writer(state);
         }
     }
 
@@ -250,20 +182,30 @@ impl Log {
     }
 
     async fn run_writer(self: Rc<Self>) {
+        let mut permit = None;
         loop {
-            let step = self.next_step(&mut self.state_mut());
+            let step = self.next_step(&mut self.state_mut(), permit.is_some());
+            if !matches!(step, Step::Direct(_)) {
+                // Not kept over a wait: the zeros it may wait for need one too.
+                permit = None;
+            }
             let outcome = match step {
-                Step::Done => break,
+                Step::Rest => break,
                 Step::Open { segment, previous } => self.open_segment(segment, previous).await,
-                Step::Cut { segment, handles } => {
-                    let outcome = handles.writer.set_len(segment.written()).await;
-                    if outcome.is_ok() {
-                        segment.file_resized(segment.written());
-                        self.state_mut().queue.dirty_tail = false;
-                    }
-                    outcome
+                Step::Cut { segment, handles } => self.cut_dirty_tail(&segment, &handles).await,
+                Step::Space { segment, end } => {
+                    self.space_for(&segment, end).await;
+                    Ok(())
                 }
-                Step::Write(write) => self.write_merged(write).await,
+                Step::Permit => {
+                    permit = Some(self.shard.writes.acquire(1).await);
+                    Ok(())
+                }
+                Step::Buffered(write, handles) => self.write_buffered(write, &handles).await,
+                Step::Direct(direct) => {
+                    self.begin_flight(direct, permit.take());
+                    Ok(())
+                }
             };
             if let Err(error) = outcome {
                 self.state_mut().queue.running = false;
@@ -279,33 +221,57 @@ impl Log {
         self.progress.notify_all();
     }
 
-    fn next_step(&self, state: &mut LogState) -> Step {
+    fn begin_flight(&self, direct: DirectWrite, permit: Option<Permit>) {
+        let log = self.rc();
+        drop(rt::spawn(async move { log.fly(direct, permit).await }));
+    }
+
+    fn next_step(&self, state: &mut LogState, permitted: bool) -> Step {
         if matches!(state.status, Status::Offline(_) | Status::Closed) {
-            state.queue.running = false;
             state.queue.clear();
-            return Step::Done;
         }
-        let segment = match state.queue.pending.front() {
-            Some(front) => front.segment.clone(),
-            None => state.active().clone(),
-        };
+        match self.find_step(state, permitted) {
+            Some(step) => step,
+            None => {
+                state.queue.running = false;
+                Step::Rest
+            }
+        }
+    }
+
+    /// What to do next; `None` if there is nothing, or if the end of a write in flight decides.
+    fn find_step(&self, state: &mut LogState, permitted: bool) -> Option<Step> {
+        if matches!(state.status, Status::Offline(_) | Status::Closed) || waits_for_flights(state) {
+            return None;
+        }
+        let segment = state
+            .queue
+            .front_segment()
+            .unwrap_or(state.active())
+            .clone();
         let Some(handles) = segment.handles() else {
-            let base = segment.base();
-            let previous = state
-                .segments
-                .range(..base)
-                .next_back()
-                .map(|(_, s)| s.clone());
-            return Step::Open { segment, previous };
+            let previous = state.segments.range(..segment.base()).next_back();
+            let previous = previous.map(|(_, segment)| segment.clone());
+            return Some(Step::Open { segment, previous });
         };
-        if state.queue.pending.is_empty() {
-            state.queue.running = false;
-            return Step::Done;
+        if !state.queue.has_pending() {
+            return None;
         }
-        if state.queue.dirty_tail {
-            return Step::Cut { segment, handles };
+        if state.queue.has_dirty_tail() {
+            return Some(Step::Cut { segment, handles });
         }
-        Step::Write(state.queue.merge_front(segment, handles))
+        if handles.io == SegmentIo::Buffered {
+            let write = state.queue.merge_front()?;
+            return Some(Step::Buffered(write, handles));
+        }
+        let end = state.queue.front_end();
+        if segment.lacks_space(end) {
+            return Some(Step::Space { segment, end });
+        }
+        if !permitted {
+            return Some(Step::Permit);
+        }
+        state.queue.take_direct().map(Step::Direct)
     }
 
     async fn open_segment(
@@ -328,12 +294,12 @@ impl Log {
         {
             let mut state = self.state_mut();
             state.files_made += 1;
-            state.queue.partial_block.clear();
+            state.queue.set_partial_block(Vec::new());
         }
         if config.preallocate && segment.begin_preallocation() {
             let log = self.rc();
             drop(rt::spawn(async move {
-                log.preallocate(segment, u64::from(config.segment_bytes))
+                log.preallocate(segment, u64::from(config.segment_bytes), false)
                     .await;
             }));
         }
@@ -342,59 +308,34 @@ impl Log {
         Ok(())
     }
 
-    async fn write_merged(&self, mut write: MergedWrite) -> io::Result<()> {
-        match write.handles.io {
-            SegmentIo::Buffered => {
-                let parts = std::mem::take(&mut write.parts);
-                write
-                    .handles
-                    .writer
-                    .write_all_at(write.position, parts)
-                    .await?;
-            }
-            SegmentIo::Direct => self.write_direct(&write).await?,
-        }
-        self.wrote(&write);
+    async fn cut_dirty_tail(&self, segment: &Segment, handles: &SegmentHandles) -> io::Result<()> {
+        handles.writer.set_len(segment.written()).await?;
+        segment.file_resized(segment.written());
+        self.state_mut().queue.clean_tail();
         Ok(())
     }
 
-    /// Writes whole blocks: the partial block before the data, the data, zeros up to the next
-    /// boundary. Composed in a buffer of its own, which nobody touches while it is in flight.
-    async fn write_direct(&self, write: &MergedWrite) -> io::Result<()> {
-        let block_start = write.position - write.partial_block.len() as u64;
-        debug_assert!(block_start.is_multiple_of(BLOCK_BYTES));
-        let filled = write.partial_block.len() + write.size as usize;
-        let mut buffer = AlignedBuf::zeroed(filled.next_multiple_of(BLOCK_BYTES as usize));
-        let bytes = &mut buffer[..];
-        bytes[..write.partial_block.len()].copy_from_slice(&write.partial_block);
-        let mut at = write.partial_block.len();
-        for part in &write.parts {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        let tail = bytes[filled - filled % BLOCK_BYTES as usize..filled].to_vec();
-        let end = block_start + bytes.len() as u64;
-        write
-            .handles
+    async fn write_buffered(&self, write: MergedWrite, handles: &SegmentHandles) -> io::Result<()> {
+        let written = handles
             .writer
-            .write_aligned_at(block_start, buffer)
-            .await
-            .0?;
-        if end > write.segment.file_len() {
-            write.segment.file_resized(end);
-        }
-        self.state_mut().queue.partial_block = tail;
-        Ok(())
-    }
-
-    fn wrote(&self, write: &MergedWrite) {
+            .write_all_at(write.position, write.parts.clone())
+            .await;
         {
             let mut state = self.state_mut();
-            write.segment.written_to(write.position + write.size);
-            state.marks.written_to(write.upto);
+            if let Err(error) = written {
+                state.queue.written_nothing(&write);
+                return Err(error);
+            }
+            state.queue.written_on_the_spot(&write);
+            if matches!(state.status, Status::Offline(_) | Status::Closed) {
+                return Ok(());
+            }
+            write.segment.written_to(write.reached.end);
+            state.marks.written_to(write.reached.upto);
             self.after_write(&mut state);
         }
         self.announce();
+        Ok(())
     }
 
     /// What follows a completed write, on the spot or queued: a flush where one is owed, file
@@ -403,84 +344,20 @@ impl Log {
         if state.owes_flush() {
             self.shard.flusher.request(self.rc());
         }
-        let active = state.active().clone();
-        let extend = state.config.durability().waits_for_flush()
-            || active
-                .handles()
-                .is_some_and(|handles| handles.io == SegmentIo::Direct);
-        let ahead = active.file_len().saturating_sub(active.size());
-        let reserve = (active.size() / 2).clamp(PREALLOCATE_BYTES_MIN, PREALLOCATE_BYTES_MAX);
-        if extend && ahead < reserve / 2 && active.begin_preallocation() {
-            let log = self.rc();
-            let target = (active.size() + reserve)
-                .min(u64::from(state.config.segment_bytes).max(active.size()));
-            drop(rt::spawn(
-                async move { log.preallocate(active, target).await },
-            ));
-        }
+        self.extend_ahead(state);
         self.persist_behind(state);
-    }
-
-    /// Extends a segment file ahead of its data. A refusal is no failure: the data may still fit.
-    async fn preallocate(self: Rc<Self>, segment: Rc<Segment>, target: u64) {
-        if let Some(handles) = segment.handles()
-            && !segment.is_sealed()
-            && target > segment.file_len()
-        {
-            match handles.writer.preallocate(target, false).await {
-                Ok(()) => segment.file_resized(target.max(segment.file_len())),
-                Err(error) => {
-                    tracing::debug!(dir = %self.dir().display(), %error, "no preallocation");
-                    segment.refuse_preallocation();
-                }
-            }
-        }
-        segment.end_preallocation();
     }
 }
 
-impl WriteQueue {
-    /// Bytes that the next merged write would have.
-    fn front_bytes(&self) -> u64 {
-        let Some(front) = self.pending.front() else {
-            return 0;
-        };
-        let same = self
-            .pending
-            .iter()
-            .take_while(|w| Rc::ptr_eq(&w.segment, &front.segment));
-        same.map(|write| u64::from(write.size)).sum()
+/// Whether the end of a write in flight decides what can begin next. It wakes the writer.
+fn waits_for_flights(state: &LogState) -> bool {
+    if state.queue.is_refused() {
+        return true;
     }
-
-    /// Takes the front batches that lie side by side in `segment`, up to the merge bound.
-    fn merge_front(&mut self, segment: Rc<Segment>, handles: SegmentHandles) -> MergedWrite {
-        let position = self.pending.front().map_or(0, |front| front.position);
-        let mut write = MergedWrite {
-            handles,
-            position,
-            parts: Vec::new(),
-            size: 0,
-            upto: Offset::ZERO,
-            partial_block: self.partial_block.clone(),
-            segment,
-        };
-        while let Some(front) = self.pending.front() {
-            let fits =
-                write.size == 0 || write.size as usize + front.size as usize <= MERGED_BYTES_MAX;
-            if !fits || !Rc::ptr_eq(&front.segment, &write.segment) {
-                break;
-            }
-            let Some(front) = self.pending.pop_front() else {
-                break;
-            };
-            debug_assert_eq!(front.position, write.position + write.size);
-            write.size += u64::from(front.size);
-            write.upto = front.last.next();
-            write.parts.extend(front.parts);
-            self.bytes -= u64::from(front.size);
-        }
-        write
-    }
+    // A segment is made once the one before it is written, and cut to that.
+    let next = state.queue.front_segment().unwrap_or(state.active());
+    let opens = next.handles().is_none();
+    state.queue.in_flight() > 0 && (opens || state.queue.must_wait())
 }
 
 /// Writes all parts at `position` into the page cache, on the spot.
@@ -521,12 +398,4 @@ pub(super) async fn trim(segment: &Segment, handles: &SegmentHandles) -> io::Res
         segment.file_resized(len);
     }
     Ok(())
-}
-
-/// The file system is full (or a quota is).
-pub(super) fn is_no_space(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }

@@ -1,6 +1,7 @@
 //! Prometheus metrics. Each shard has its own instances (label `shard`), so counting on the
 //! record path touches no other core's cache lines. Nothing is counted when metrics are off.
 
+use super::log_metrics::LogFamilies;
 use crate::broker::{Context, ms_between};
 use crate::rt::Instant;
 use crate::wire::api::ApiKey;
@@ -60,6 +61,7 @@ pub struct Families {
     pub log_start: Family<PartitionLabels, Gauge>,
     pub high_watermark: Family<PartitionLabels, Gauge>,
     pub log_size: Family<PartitionLabels, Gauge>,
+    pub logs: LogFamilies,
     registry: Arc<Registry>,
 }
 
@@ -92,6 +94,7 @@ impl Families {
             log_start: Family::default(),
             high_watermark: Family::default(),
             log_size: Family::default(),
+            logs: LogFamilies::default(),
             registry: Arc::new(Registry::default()),
         };
         let f = &families;
@@ -172,6 +175,7 @@ impl Families {
             Unit::Bytes,
             f.log_size.clone(),
         );
+        f.logs.register(&mut registry);
         families.registry = Arc::new(registry);
         families
     }

@@ -1,6 +1,7 @@
 //! What the broker tells about itself: logs, the request log, metrics. Never decides anything.
 
 pub mod endpoint;
+pub mod log_metrics;
 pub mod logging;
 pub mod metrics;
 pub mod request_log;

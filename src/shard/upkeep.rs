@@ -89,6 +89,7 @@ impl Shard {
         set(&families.ring_operations, rt::fs::under_way());
         set(&families.fetch_sessions, self.sessions().len());
         set(&families.partitions, self.partition_count());
+        families.logs.refresh(&labels, self.logs.shard());
         for partition in self.partitions() {
             let labels = PartitionLabels {
                 topic: partition.topic.to_string(),

@@ -224,6 +224,7 @@ async fn run(dir: PathBuf, seed: u64, steps: usize) {
         recent_batch_bytes: if rng.bool() { 0 } else { 3000 },
         sealed_index_bytes: if rng.bool() { 0 } else { 500 },
         read_ahead_bytes: [0, 2 << 20, 64 << 20][rng.usize(..3)],
+        writes: small_writes(),
         ..ShardLimits::default()
     };
     let shard = LogShard::new(limits);

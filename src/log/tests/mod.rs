@@ -74,6 +74,15 @@ pub(super) fn small_segments() -> LogConfig {
     }
 }
 
+/// So that a few small batches are several writes in flight.
+pub(super) fn small_writes() -> WriteLimits {
+    WriteLimits {
+        merged_bytes_max: 6000,
+        beside_bytes_min: 0,
+        ..WriteLimits::default()
+    }
+}
+
 /// One batch with the given records' timestamps and values of `value_bytes` each.
 pub(super) fn batch_of(timestamps: &[i64], value_bytes: usize) -> Bytes {
     builder_of(timestamps, value_bytes).build().unwrap()

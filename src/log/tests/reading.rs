@@ -360,3 +360,62 @@ fn deleted_partitions_leave_under_their_doomed_name() {
         assert!(!log.dir().exists());
     });
 }
+
+#[test]
+fn a_change_of_segment_io_holds_from_the_next_segment_on_and_over_a_restart() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            recent_batch_bytes: 0,
+            ..ShardLimits::default()
+        });
+        let of = |segment_io| LogConfig {
+            segment_io,
+            segment_bytes: 20_000,
+            ..LogConfig::default()
+        };
+        let kinds = |log: &Log| -> Vec<SegmentIo> {
+            let state = log.state();
+            let handles = state.segments.values().filter_map(|s| s.handles());
+            handles.map(|handles| handles.io).collect()
+        };
+        let (log, _) = open(&shard, &dir, of(SegmentIo::Buffered)).await;
+        let mut want = Vec::new();
+        // Appends once, then until there are so many segments.
+        let mut fill = async |log: &Rc<Log>, segments: usize| {
+            loop {
+                let appended = append(log, 2, 700);
+                want.push((appended.first_offset.0, appended.last_offset.0));
+                if log.segment_count() >= segments {
+                    break;
+                }
+            }
+            log.wait_counted(log.log_end()).await.unwrap();
+            log.writer_idle().await;
+            assert_eq!(read_all(log, Offset(0)).await, want, "across both kinds");
+        };
+        fill(&log, 2).await;
+        // As IncrementalAlterConfigs does it: the open segment stays what it is.
+        log.update_config(of(SegmentIo::Direct));
+        fill(&log, 2).await;
+        use SegmentIo::{Buffered, Direct};
+        assert_eq!(kinds(&log), [Buffered, Buffered]);
+        fill(&log, 4).await;
+        assert_eq!(kinds(&log), [Buffered, Buffered, Direct, Direct]);
+        log.update_config(of(SegmentIo::Buffered));
+        fill(&log, 5).await;
+        assert_eq!(kinds(&log)[3..], [Direct, Buffered]);
+        // The open segment is taken up in the other way after a crash, and after a clean stop.
+        log.abandon().await;
+        let (log, report) = open(&shard, &dir, of(SegmentIo::Direct)).await;
+        assert_eq!(report.cuts, vec![]);
+        fill(&log, 6).await;
+        assert_eq!(kinds(&log)[4..], [Direct, Direct]);
+        log.close().await.unwrap();
+        let mut again = open_of(&dir, of(SegmentIo::Buffered));
+        again.clean_shutdown = true;
+        let (log, _) = Log::open(&shard, again).await.unwrap();
+        fill(&log, 7).await;
+        assert_eq!(kinds(&log)[5..], [Buffered, Buffered]);
+        log.close().await.unwrap();
+    });
+}

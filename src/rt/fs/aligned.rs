@@ -28,6 +28,24 @@ impl AlignedBuf {
             Current::Sim(_) => AlignedBuf(AlignedBody::Sim(sim::AlignedVec::zeroed(len))),
         }
     }
+
+    /// A buffer that holds `pieces` one after the other, zeros behind up to the next multiple of
+    /// [`AlignedBuf::ALIGN`].
+    pub fn gathered(pieces: &[&[u8]]) -> AlignedBuf {
+        let filled: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let len = filled.max(1).next_multiple_of(Self::ALIGN);
+        let mut buf = match current() {
+            Current::Ring(_) => AlignedBuf(AlignedBody::Ring(ring::file::DmaBuf::unset(len))),
+            Current::Sim(_) => AlignedBuf(AlignedBody::Sim(sim::AlignedVec::zeroed(len))),
+        };
+        let mut at = 0;
+        for piece in pieces {
+            buf[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        buf[filled..].fill(0);
+        buf
+    }
 }
 
 impl Deref for AlignedBuf {

@@ -375,9 +375,14 @@ pub(crate) struct DmaBuf(DmaBuffer);
 
 impl DmaBuf {
     pub(crate) fn zeroed(len: usize) -> DmaBuf {
-        let mut buf = glommio::allocate_dma_buffer(len);
-        buf.as_bytes_mut().fill(0);
-        DmaBuf(buf)
+        let mut buf = DmaBuf::unset(len);
+        buf.as_mut_slice().fill(0);
+        buf
+    }
+
+    /// With whatever the memory held; the caller fills all of it.
+    pub(crate) fn unset(len: usize) -> DmaBuf {
+        DmaBuf(glommio::allocate_dma_buffer(len))
     }
 
     fn copy_of(other: &DmaBuffer) -> DmaBuf {

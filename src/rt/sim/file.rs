@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::disk::{DiskState, eio};
 use super::exec::{Executor, IoDelay};
-use super::image::SECTOR;
+use super::image::{Image, SECTOR};
 use super::tree::Ino;
 use super::world::NodeState;
 use crate::rt::fs::{AlignedBuf, OpenOptions, ReadBuffer, WRITE_NOW_MAX};
@@ -125,32 +125,27 @@ impl File {
         Ok((at - position) as usize)
     }
 
+    /// As on a real ring nothing orders the writes in flight, of one file or of several: each
+    /// reaches the disk at a moment of its own, and is told of at another.
     pub(crate) async fn write_aligned_at(&self, position: u64, bytes: &[u8]) -> io::Result<()> {
         let handle = &self.handle;
         if !handle.options.direct || !position.is_multiple_of(SECTOR) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let fault = handle.writable();
-        if fault.is_ok() {
-            handle.disk().check_room(bytes.len() as u64)?;
-        }
-        // On its way from now on: a power loss may find any of its sectors written, and a failed
-        // write may have written some.
-        let reached = match &fault {
-            Ok(()) => bytes.len(),
-            Err(_) => {
-                let sectors = bytes.len() as u64 / SECTOR;
-                (handle.disk().kernel.below(sectors + 1) * SECTOR) as usize
-            }
-        };
-        if handle.alive() && handle.options.write {
-            handle
-                .disk()
-                .image(handle.ino, |image| image.write(position, &bytes[..reached]))?;
-        }
         handle.note(12, position);
-        handle.delay(15_000, 300_000).await;
-        fault
+        let disk = handle.disk();
+        let takes = disk.delay_ns(15_000, 300_000);
+        let lands = disk.kernel.between(0, takes);
+        let mut landing = Landing {
+            handle,
+            position,
+            bytes,
+            landed: false,
+        };
+        IoDelay::new(&disk.kernel, lands).await;
+        let outcome = landing.land();
+        IoDelay::new(&disk.kernel, takes - lands).await;
+        outcome
     }
 
     pub(crate) async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
@@ -254,6 +249,64 @@ impl File {
             SECTOR
         } else {
             1
+        }
+    }
+}
+
+/// A direct write that was submitted.
+struct Landing<'a> {
+    handle: &'a Handle,
+    position: u64,
+    bytes: &'a [u8],
+    landed: bool,
+}
+
+impl Landing<'_> {
+    fn land(&mut self) -> io::Result<()> {
+        self.landed = true;
+        let handle = self.handle;
+        let fault = handle.writable();
+        match &fault {
+            Ok(()) => handle.disk().check_room(self.bytes.len() as u64)?,
+            Err(_) if !handle.alive() || !handle.options.write => return fault,
+            Err(_) => {}
+        }
+        let reached = match &fault {
+            Ok(()) => self.bytes.len(),
+            Err(_) => self.some_sectors(),
+        };
+        self.reach(reached)?;
+        fault
+    }
+
+    /// A failed write may have written some of its sectors.
+    fn some_sectors(&self) -> usize {
+        let sectors = self.bytes.len() as u64 / SECTOR;
+        (self.handle.disk().kernel.below(sectors + 1) * SECTOR) as usize
+    }
+
+    fn reach(&self, reached: usize) -> io::Result<()> {
+        let bytes = &self.bytes[..reached];
+        let write = |image: &mut Image| image.write(self.position, bytes);
+        self.handle.disk().image(self.handle.ino, write)
+    }
+}
+
+impl Drop for Landing<'_> {
+    /// The process was killed, or the task cancelled, while the write was under way: the device
+    /// may still take all of it, some, or nothing.
+    fn drop(&mut self) {
+        if self.landed || !self.handle.options.write {
+            return;
+        }
+        let reached = match self.handle.disk().kernel.below(3) {
+            0 => 0,
+            1 => self.some_sectors(),
+            _ => self.bytes.len(),
+        };
+        // The disk is full, or gone with the world.
+        if self.handle.disk().check_room(reached as u64).is_ok() {
+            let _ = self.reach(reached);
         }
     }
 }
