@@ -351,6 +351,8 @@ impl Loader {
         let taken = log.take_back_journal(self.open.now_ms).await;
         self.report.bytes_taken_back = taken.map_err(io::Error::other)?;
         let taken = self.report.bytes_taken_back > 0;
+        // The flush may write again through the page cache what lies beside their last block.
+        log.writer_idle().await;
         if log.durability().waits_for_flush() || direct || taken {
             // What is served must be what survives where the row counts durable records only.
             // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
