@@ -238,7 +238,7 @@ impl ReadAhead {
     }
 
     async fn load(&self, id: u64, file: &File, start: u64, buffer: ReadBuffer) {
-        let (read, buffer) = self.from_device(file, start, buffer).await;
+        let (read, buffer) = self.read_device(file, start, buffer).await;
         let mut inner = self.inner.borrow_mut();
         let Some(slot) = inner.pieces.iter().position(|piece| piece.id == id) else {
             return;
@@ -273,12 +273,12 @@ impl ReadAhead {
         let skip = (at - start) as usize;
         let most = (source.end - start).min((skip + len.min(PIECE_BYTES)) as u64) as usize;
         let buffer = ReadBuffer::lone(most);
-        let (read, buffer) = self.from_device(&source.file, start, buffer).await;
+        let (read, buffer) = self.read_device(&source.file, start, buffer).await;
         let end = read?.min(most);
         Ok(buffer.freeze(skip.min(end)..end))
     }
 
-    async fn from_device(
+    async fn read_device(
         &self,
         file: &File,
         start: u64,
