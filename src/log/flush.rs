@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use crate::rt;
@@ -54,11 +54,12 @@ pub struct FlushStats {
     pub time: Duration,
 }
 
-type Logs = BTreeMap<LogKey, Rc<Log>>;
+type Logs = BTreeMap<LogKey, Weak<Log>>;
 
 /// Collects the logs that want a flush and runs the rounds.
 pub struct Flusher {
-    /// Logs for the next round, in key order so that a simulated run repeats.
+    /// Logs for the next round, in key order so that a simulated run repeats. They own the shard's
+    /// flusher, so it does not own them.
     waiting: RefCell<Logs>,
     running: Cell<bool>,
     /// Logs for the next round of segment flushes.
@@ -94,7 +95,9 @@ impl Flusher {
     /// Puts `log` into the next round. Starts the round task if none runs; that task begins after
     /// the caller yields, so whatever is appended in the same turn shares the round.
     pub fn request(self: &Rc<Self>, log: Rc<Log>) {
-        self.waiting.borrow_mut().insert(log.key(), log);
+        self.waiting
+            .borrow_mut()
+            .insert(log.key(), Rc::downgrade(&log));
         self.wake();
     }
 
@@ -112,7 +115,7 @@ impl Flusher {
 
     async fn run(self: Rc<Self>) {
         loop {
-            let round = std::mem::take(&mut *self.waiting.borrow_mut());
+            let round = take(&self.waiting);
             let changed = self.journals.with_changes();
             if round.is_empty() && changed.is_empty() {
                 self.running.set(false);
@@ -152,10 +155,10 @@ impl Flusher {
 
     /// Which logs of a round go into which directory's next frame; the others are on their way to
     /// the segments when this returns.
-    fn choose(self: &Rc<Self>, round: Logs) -> BTreeMap<PathBuf, Vec<JournalPart>> {
+    fn choose(self: &Rc<Self>, round: Vec<Rc<Log>>) -> BTreeMap<PathBuf, Vec<JournalPart>> {
         let mut frames: BTreeMap<PathBuf, Vec<JournalPart>> = BTreeMap::new();
         let few = round.len() < JOURNAL_LOGS_MIN && !self.segments_running.get();
-        for (key, log) in round {
+        for log in round {
             let part = if few || !self.journals.is_on() {
                 None
             } else {
@@ -163,7 +166,7 @@ impl Flusher {
             };
             match part {
                 Some((dir, part)) => frames.entry(dir).or_default().push(part),
-                None => drop(self.by_segment.borrow_mut().insert(key, log)),
+                None => self.flush_by_segment(&log),
             }
         }
         for (dir, parts) in &mut frames {
@@ -175,9 +178,7 @@ impl Flusher {
                 0
             };
             for part in parts.drain(taken..) {
-                self.by_segment
-                    .borrow_mut()
-                    .insert(part.log.key(), part.log);
+                self.flush_by_segment(&part.log);
             }
         }
         frames.retain(|_, parts| !parts.is_empty());
@@ -188,26 +189,32 @@ impl Flusher {
         frames
     }
 
+    fn flush_by_segment(&self, log: &Rc<Log>) {
+        self.by_segment
+            .borrow_mut()
+            .insert(log.key(), Rc::downgrade(log));
+    }
+
     async fn run_segments(self: Rc<Self>) {
         loop {
-            let round = std::mem::take(&mut *self.by_segment.borrow_mut());
+            let round = take(&self.by_segment);
             if round.is_empty() {
                 self.segments_running.set(false);
                 return;
             }
             let begun = rt::now();
             let logs = round.len() as u64;
-            let batches: u64 = round.values().map(|log| log.take_batches()).sum();
+            let batches: u64 = round.iter().map(|log| log.take_batches()).sum();
             let gate = Rc::new(Semaphore::new(FLUSHES_IN_FLIGHT_MAX));
             let mut files = 0;
             if round.len() == 1 {
                 // A lone log, the usual case at low load, is flushed right here.
-                for log in round.into_values() {
+                for log in round {
                     files += log.flush_written(&gate).await;
                 }
             } else {
                 let mut tasks = Vec::with_capacity(round.len());
-                for log in round.into_values() {
+                for log in round {
                     let gate = gate.clone();
                     tasks.push(rt::spawn(async move { log.flush_written(&gate).await }));
                 }
@@ -230,6 +237,12 @@ impl Flusher {
         add(&mut stats);
         self.stats.set(stats);
     }
+}
+
+/// The logs of `waiting` that are still there; none waits any more.
+fn take(waiting: &RefCell<Logs>) -> Vec<Rc<Log>> {
+    let waiting = std::mem::take(&mut *waiting.borrow_mut());
+    waiting.values().filter_map(Weak::upgrade).collect()
 }
 
 impl FlushPlan {

@@ -8,7 +8,6 @@ use crate::types::Offset;
 
 use super::journal::Change;
 use super::log::{Log, LogState, Status};
-use super::segment::Segment;
 
 /// Why a segment went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +35,7 @@ impl Log {
     /// go, as long as they lie below `high_watermark`. A compact-only log keeps to its log start.
     pub fn apply_retention(&self, now_ms: i64, high_watermark: Offset) -> RetentionReport {
         let mut report = RetentionReport::default();
-        let removed = {
+        {
             let mut guard = self.state_mut();
             let state = &mut *guard;
             if !matches!(state.status, Status::Open) {
@@ -51,32 +50,29 @@ impl Log {
                 let base = state.marks.log_end();
                 self.roll_at(state, base, now_ms);
             }
-            let mut removed = Vec::with_capacity(causes.len());
             for cause in causes {
                 let Some((base, segment)) = state.segments.pop_first() else {
                     break;
                 };
                 report.deleted.push((base, segment.size(), cause));
-                removed.push(segment);
+                state.doomed.push_back(segment);
             }
-            state.doomed.extend(removed.iter().cloned());
             let first = state.segments.keys().next().copied().unwrap_or_default();
             if first > state.marks.log_start() {
                 self.move_log_start(state, first);
             }
-            removed
-        };
+        }
         for (base, bytes, cause) in &report.deleted {
             tracing::info!(
                 topic = self.topic(), partition = self.partition(), segment = %base, bytes,
                 ?cause, "segment deleted"
             );
         }
-        self.doom_behind(removed);
+        self.doom_behind();
         report
     }
 
-    fn doom_behind(&self, removed: Vec<Rc<Segment>>) {
+    fn doom_behind(&self) {
         let log = self.rc();
         drop(crate::rt::spawn(async move {
             let _permit = log.upkeep.acquire(1).await;
@@ -90,7 +86,10 @@ impl Log {
             }
             // One after the other, oldest first: a hole between those that are gone and those that
             // are not would look like a loss after a power cut.
-            for segment in removed {
+            loop {
+                let Some(segment) = log.state().doomed.front().cloned() else {
+                    return;
+                };
                 if let Err(error) = log.doom_segments(&[segment]).await {
                     log.fail("delete segments", error);
                     return;

@@ -84,8 +84,10 @@ impl Log {
             state.epochs.clear();
             state.epochs_unwritten = true;
             state.marks = super::watermarks::Watermarks::starting_at(offset);
-            let removed: Vec<Rc<Segment>> =
-                std::mem::take(&mut state.segments).into_values().collect();
+            // Those that retention gave up and has not removed yet go first: a hole behind them
+            // would look like a loss.
+            let live = std::mem::take(&mut state.segments).into_values();
+            let removed: Vec<Rc<Segment>> = state.doomed.drain(..).chain(live).collect();
             let jitter = draw_jitter(&state.config);
             let segment = Segment::create(offset, rt::wall_ms(), jitter, &state.config);
             state.segments.insert(offset, Rc::new(segment));

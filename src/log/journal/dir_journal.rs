@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use crate::rt;
@@ -56,8 +56,9 @@ pub(in crate::log) struct DirJournal {
     handed: Cell<u64>,
     durable: Cell<u64>,
     moved: Event,
-    /// Logs with something in a frame that their segments may lack, and up to where.
-    unflushed: RefCell<BTreeMap<LogKey, (Rc<Log>, Offset)>>,
+    /// Logs with something in a frame that their segments may lack, and up to where. A log that is
+    /// gone was closed or deleted: it lacks nothing.
+    unflushed: RefCell<BTreeMap<LogKey, (Weak<Log>, Offset)>>,
     flushing: Cell<bool>,
 }
 
@@ -225,7 +226,7 @@ impl DirJournal {
             let upto = part.unflushed.upto;
             self.unflushed
                 .borrow_mut()
-                .insert(part.log.key(), (part.log.clone(), upto));
+                .insert(part.log.key(), (Rc::downgrade(&part.log), upto));
             part.log.journaled(part.generation, upto);
         }
         if file.live_bytes() > file.size() / 2 && !self.flushing.replace(true) {
@@ -249,8 +250,13 @@ impl DirJournal {
         let told = std::mem::take(&mut *self.unflushed.borrow_mut());
         let logs = changes.iter().map(|told| &told.log);
         let logs = logs.chain(parts.iter().map(|part| &part.log));
-        for log in logs.chain(told.values().map(|(log, _)| log)) {
+        for log in logs {
             log.fail_with(failure.clone());
+        }
+        for (log, _) in told.into_values() {
+            if let Some(log) = log.upgrade() {
+                log.fail_with(failure.clone());
+            }
         }
         self.moved.notify_all();
     }
@@ -259,9 +265,10 @@ impl DirJournal {
     async fn flush_behind(&self, file: &Rc<JournalFile>) {
         let upto = file.head();
         let told: Vec<(LogKey, Rc<Log>, Offset)> = {
-            let unflushed = self.unflushed.borrow();
+            let mut unflushed = self.unflushed.borrow_mut();
+            unflushed.retain(|_, (log, _)| log.strong_count() > 0);
             let all = unflushed.iter();
-            all.map(|(key, (log, upto))| (*key, log.clone(), *upto))
+            all.filter_map(|(key, (log, upto))| Some((*key, log.upgrade()?, *upto)))
                 .collect()
         };
         let gate = Rc::new(Semaphore::new(BEHIND_IN_FLIGHT_MAX));

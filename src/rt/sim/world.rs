@@ -225,6 +225,23 @@ impl NodeState {
     }
 }
 
+/// Its tasks refer to the world and the world to them: without this every world would stay in memory
+/// for good, and a run over many seeds would end for lack of it.
+impl Drop for World {
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.shared) > 1 {
+            return;
+        }
+        let nodes = self.shared.nodes.borrow().clone();
+        for node in nodes {
+            node.end();
+            node.start.take();
+        }
+        self.shared.kernel.remove_executors(|_| true);
+        self.shared.hooks.take();
+    }
+}
+
 /// A node as a test sees it.
 #[derive(Clone)]
 pub struct NodeHandle {
