@@ -39,8 +39,8 @@ pub struct WriteLimits {
     /// more would only lengthen the wait of whoever comes next.
     pub in_flight_max: usize,
     /// Bytes that make an O_DIRECT write go beside the one whose last block it begins in. Below
-    /// 64 KiB the one before ends sooner than the seam could be written behind both, and what
-    /// waits merges (benches/append.rs).
+    /// 64 KiB the seam, a write of its own behind the one before, takes as long as the write that
+    /// waits, and what waits merges. Chosen by the times of single writes in benches/append.rs.
     pub beside_bytes_min: u64,
 }
 
