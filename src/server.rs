@@ -3,14 +3,12 @@
 //! Decides nothing about requests.
 
 use crate::cluster::controller::{Controller, Registration};
-use crate::cluster::{Image, MetadataLogError};
+use crate::cluster::{MetadataLogError, directories};
 use crate::config::BrokerConfig;
 use crate::config::listeners::{Listener as ListenerConfig, SecurityProtocol};
-use crate::log::dir::{DirError, LogDir, MetaProperties};
-use crate::log::journal::Journals;
+use crate::log::dir::DirError;
 use crate::log::manager::{LogManager, ManagerSettings};
-use crate::log::names::PartitionDir;
-use crate::log::{LogShard, ShardLimits};
+use crate::log::{LogError, LogShard, ShardLimits};
 use crate::net::admission::{Admission, ConnectionLimits};
 use crate::net::connection::ConnectionSettings;
 use crate::net::listener;
@@ -18,14 +16,16 @@ use crate::observe::metrics::{Families, ShardMetrics};
 use crate::observe::{endpoint, logging};
 use crate::rt::lane::{self, LaneReceiver, OnceReceiver, OnceSender};
 use crate::rt::net::Listener;
-use crate::rt::{self, ExecutorIndex, RingPlan, RunError};
-use crate::shard::apply::DirFacts;
+use crate::rt::sync::queue;
+use crate::rt::{self, Either2, ExecutorIndex, RingPlan, RunError};
+use crate::shard::apply::Directories;
 use crate::shard::control::Control;
+use crate::shard::directories::{DirectoriesError, LogDirs};
 use crate::shard::mesh::{self, LocalFuture, MeshEnd};
 use crate::shard::{NodeFacts, Shard, ShardSettings};
 use crate::types::Uuid;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,7 +34,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(transparent)]
-    Directory(#[from] DirError),
+    Directories(#[from] DirectoriesError),
     #[error(transparent)]
     Metadata(#[from] MetadataLogError),
     #[error("{0}")]
@@ -43,13 +43,16 @@ pub enum ServeError {
     Run(#[from] RunError),
 }
 
+/// How long the way down may take once a disk has failed: it may never answer.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Listener names with the addresses they really listen on.
 pub type Bound = Vec<(String, SocketAddr)>;
 
 /// What a shard needs to begin, sent by control once the directories are read.
 struct Startup {
     node: Arc<NodeFacts>,
-    dirs: Arc<Vec<DirFacts>>,
+    dirs: Arc<Directories>,
 }
 
 /// What one executor takes along to its thread.
@@ -213,10 +216,14 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
         retention_check: Duration::from_millis(config.log_retention_check_interval_ms),
         ..ManagerSettings::default()
     };
-    let logs = LogManager::new(LogShard::new(limits), upkeep, |dir, error| {
-        tracing::error!(dir = %dir.display(), %error, "log directory is offline");
+    // Each directory fails once.
+    let (failures, failed) = queue::bounded(config.log_dirs.len());
+    let logs = LogManager::new(LogShard::new(limits), upkeep, move |dir, error| {
+        if failures.try_send((dir.to_owned(), error.clone())).is_err() {
+            tracing::error!(dir = %dir.display(), %error, "nobody is told that a log directory failed");
+        }
     });
-    for dir in dirs.iter() {
+    for dir in &dirs.online {
         logs.shard().found_journals(&dir.path, dir.journals.clone());
     }
     let (mesh, inbox) = seat.mesh.open();
@@ -232,8 +239,28 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
         metrics,
     );
     mesh::serve_shard(&mesh, inbox, &shard);
+    rt::spawn(tell_failures(shard.clone(), failed));
     shard.start_upkeep();
     shard.ended().await;
+}
+
+/// Tells control of the log directories that fail under this shard.
+async fn tell_failures(shard: Rc<Shard>, mut failed: queue::Receiver<(PathBuf, LogError)>) {
+    while let Some((dir, cause)) = failed.recv().await {
+        shard.directory_failed(&dir, &cause);
+        let told = shard
+            .mesh()
+            .call_control(
+                shard.control_place(),
+                move |control: Rc<Control>| -> LocalFuture<()> {
+                    Box::pin(async move { control.directory_failed(dir, cause).await })
+                },
+            )
+            .await;
+        if told.is_err() {
+            tracing::error!("control does not take the failure of a log directory any more");
+        }
+    }
 }
 
 async fn control_main(
@@ -243,13 +270,11 @@ async fn control_main(
     ready: impl Fn(&Bound),
 ) -> Result<(), ServeError> {
     let config = shared.config.clone();
-    let mut dirs = Vec::with_capacity(config.log_dirs.len());
-    for path in &config.log_dirs {
-        dirs.push(LogDir::lock(path).await?);
-    }
-    let (cluster_id, directory_ids) = identify(&dirs, &config).await?;
+    let dirs = LogDirs::take(&config).await?;
+    let cluster_id = dirs.identify(&config).await?;
     let controller = Controller::open(&config.metadata_log_dir, config.clone()).await?;
-    let facts = read_dirs(&dirs, &controller.image()).await?;
+    let facts = dirs.read(&controller.image()).await?;
+    settle(&controller, &dirs, &facts).await?;
     let node = Arc::new(NodeFacts {
         node: config.node_id,
         cluster_id,
@@ -268,25 +293,21 @@ async fn control_main(
     let control = Control::start(controller.clone(), mesh.clone(), shards, dirs);
     mesh::serve_control(&mesh, inbox, &control);
     control.applied().await;
-    for dir in node_dirs.iter() {
-        // Every log has taken back what its segments lacked.
-        dir.journals.remove().await.map_err(|source| DirError::Io {
-            what: "remove the journals",
-            path: dir.path.clone(),
-            source,
-        })?;
-    }
-    let bound = bind(&mesh, shards, shared).await.map_err(ServeError::Setup);
+    control.collect_failures().await;
+    remove_journals(&control, &node_dirs).await;
+    let bound = match control.must_stop() {
+        Some(why) => Err(why),
+        None => bind(&mesh, shards, shared).await,
+    };
     let bound = match bound {
         Ok(bound) => bound,
-        Err(error) => {
-            control.shut_down().await;
-            control.end_shards().await;
-            return Err(error);
+        Err(why) => {
+            end(&control).await;
+            return Err(ServeError::Setup(why));
         }
     };
     controller
-        .register(registration(&config, &bound, directory_ids))
+        .register(registration(&config, &bound, control.dirs().online_ids()))
         .await?;
     control.applied().await;
     control.start_checkpoints();
@@ -300,105 +321,69 @@ async fn control_main(
         })
         .await;
     ready(&bound);
-    if let Some(mut stop) = seat.stop {
-        stop.recv().await;
-    }
+    let signal = async {
+        match seat.stop {
+            Some(mut stop) => stop.recv().await,
+            None => std::future::pending().await,
+        }
+    };
+    let stopped = rt::select2(signal, control.stopped()).await;
     tracing::info!("stopping");
-    control.shut_down().await;
+    end(&control).await;
+    match stopped {
+        Either2::First(_) => Ok(()),
+        Either2::Second(why) => Err(ServeError::Setup(why)),
+    }
+}
+
+/// The way down. With a failed disk it is not waited for longer than its patience.
+async fn end(control: &Rc<Control>) {
+    if control.must_stop().is_none() {
+        control.shut_down().await;
+    } else if rt::timeout(STOP_PATIENCE, control.shut_down())
+        .await
+        .is_err()
+    {
+        tracing::error!("the way down takes too long, it is cut short");
+    }
     control.end_shards().await;
-    Ok(())
 }
 
-/// Reads the directories' identities, and gives one to those that have none: a node alone formats
-/// itself.
-async fn identify(
-    dirs: &[LogDir],
-    config: &BrokerConfig,
-) -> Result<(String, Vec<Uuid>), ServeError> {
-    let mut metas = Vec::with_capacity(dirs.len());
-    for dir in dirs {
-        metas.push(dir.read_meta().await?);
-    }
-    let known = metas
-        .iter()
-        .flatten()
-        .next()
-        .map(|meta| meta.cluster_id.clone());
-    let cluster_id = known.unwrap_or_else(|| {
-        let mut bytes = [0; 16];
-        rt::fill_random(&mut bytes);
-        Uuid(bytes).to_string()
-    });
-    let mut ids = Vec::with_capacity(dirs.len());
-    for (dir, meta) in dirs.iter().zip(metas) {
-        let meta = match meta {
-            Some(meta) => meta,
-            None => {
-                let meta = MetaProperties::generate(cluster_id.clone(), config.node_id);
-                dir.write_meta(&meta).await?;
-                meta
-            }
-        };
-        let path = dir.path().display();
-        if meta.cluster_id != cluster_id {
-            return Err(ServeError::Setup(format!(
-                "{path}: meta.properties belongs to cluster {}, other directories to {cluster_id}",
-                meta.cluster_id
-            )));
+/// Every log has taken back what its segments lacked. Those of a directory that failed stay.
+async fn remove_journals(control: &Control, dirs: &Directories) {
+    for dir in &dirs.online {
+        if control.dirs().is_offline(&dir.path) {
+            continue;
         }
-        if meta.node_id != config.node_id {
-            return Err(ServeError::Setup(format!(
-                "{path}: meta.properties belongs to node {}, node.id is {}",
-                meta.node_id.0, config.node_id.0
-            )));
-        }
-        ids.push(meta.directory_id);
-    }
-    Ok((cluster_id, ids))
-}
-
-/// What the shards must know of the directories. Leftovers of deleted topics go; partitions of
-/// topics that the metadata does not know are set aside as stray.
-async fn read_dirs(dirs: &[LogDir], image: &Image) -> Result<Vec<DirFacts>, ServeError> {
-    let mut facts = Vec::with_capacity(dirs.len());
-    for dir in dirs {
-        let clean = dir.take_clean_marker().await?.is_some();
-        let removed = dir.remove_doomed().await?;
-        if removed > 0 {
-            tracing::info!(dir = %dir.path().display(), removed, "directories of deleted topics removed");
-        }
-        let checkpoints = dir.read_checkpoints().await?;
-        let mut present = ahash::AHashSet::new();
-        for (name, kind) in dir.partitions().await? {
-            let PartitionDir::Live { topic, partition } = kind else {
-                continue;
+        if let Err(error) = dir.journals.remove().await {
+            let cause = DirError::Io {
+                what: "remove the journals",
+                path: dir.path.clone(),
+                source: error,
             };
-            let id = dir.topic_id_of(&name).await?;
-            let known = image.topic_by_name(&topic).is_some_and(|known| {
-                id.is_none_or(|id| id == known.id) && known.has_partition(partition)
-            });
-            if known {
-                present.insert((topic, partition));
-            } else {
-                let aside = dir.make_stray(&topic, partition).await?;
-                tracing::warn!(dir = %dir.path().display(), name, aside, "partition is not of this cluster, set aside");
-            }
+            let cause = cause.as_log_error();
+            control.directory_failed(dir.path.clone(), cause).await;
         }
-        let path = dir.path();
-        let journals = Journals::read(path).await.map_err(|source| DirError::Io {
-            what: "read the journals",
-            path: path.to_owned(),
-            source,
-        })?;
-        facts.push(DirFacts {
-            journals: Arc::new(journals),
-            path: dir.path().to_owned(),
-            clean,
-            checkpoints,
-            present,
-        });
     }
-    Ok(facts)
+}
+
+/// Registers where the partitions lie before the shards open them.
+async fn settle(
+    controller: &Rc<Controller>,
+    dirs: &LogDirs,
+    facts: &Directories,
+) -> Result<(), MetadataLogError> {
+    let partitions = facts.found();
+    let online = dirs.online_ids();
+    let found = directories::Found {
+        node: controller.config.node_id,
+        online: &online,
+        some_offline: !facts.offline.is_empty(),
+        partitions: &partitions,
+    };
+    controller
+        .change(|image| (directories::settle(image, &found), ()))
+        .await
 }
 
 /// Binds every listener on every shard: the first shard takes the port, the others share it.
@@ -541,9 +526,11 @@ fn serve_metrics(
     })?;
     tracing::info!(address = %listener.local_addr(), "metrics at /metrics");
     let control = control.clone();
+    let gauges = families.clone();
     rt::spawn(endpoint::run(listener, families, move || {
-        let control = control.clone();
+        let (control, gauges) = (control.clone(), gauges.clone());
         async move {
+            control.refresh_gauges(&gauges);
             control
                 .ask_shards(|shard| -> LocalFuture<()> {
                     shard.refresh_gauges();

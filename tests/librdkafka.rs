@@ -1,5 +1,5 @@
 //! Real librdkafka against the real broker: every codec, keys, headers, timestamps, idempotence,
-//! groups with a rebalance, restarts, and kill -9 with nothing acknowledged lost.
+//! groups with a rebalance, and restarts. What kill -9 must not cost is in `kill_nine.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -225,85 +225,6 @@ fn a_restart_in_the_middle_loses_and_doubles_nothing() {
         .collect();
     sent.sort();
     assert_eq!(read, sent);
-}
-
-/// Kills the broker in the middle of a load, several times; everything acknowledged must be there.
-fn kill_nine_loses_nothing(settings: &[&str]) {
-    let mut all = vec!["num.partitions=2"];
-    all.extend(settings);
-    let mut broker = Broker::start(&all);
-    let mut acknowledged = BTreeMap::new();
-    for round in 0..3 {
-        let (producer, acks) = producer(
-            &broker,
-            &[
-                ("acks", "all"),
-                ("linger.ms", "1"),
-                ("message.timeout.ms", "1500"),
-                ("retries", "0"),
-            ],
-        );
-        let begun = Instant::now();
-        let mut sent = 0;
-        while begun.elapsed() < Duration::from_millis(700) {
-            send(
-                &producer,
-                "t",
-                &sent.to_string(),
-                &format!("{round}-{sent}"),
-            );
-            sent += 1;
-            if sent % 50 == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        broker.kill();
-        // What was not acknowledged fails; the rest is known.
-        let _ = producer.flush(Duration::from_secs(5));
-        acknowledged.append(&mut acks.0.lock().unwrap().acknowledged);
-        drop(producer);
-        broker.restart();
-    }
-    assert!(
-        acknowledged.len() > 100,
-        "only {} acknowledged: the test shows nothing",
-        acknowledged.len()
-    );
-    let read = read_all(&broker, "t", 2, acknowledged.len());
-    let found: BTreeMap<(i32, i64), String> = read
-        .iter()
-        .map(|message| ((message.partition(), message.offset()), text(message)))
-        .collect();
-    for (value, place) in &acknowledged {
-        assert_eq!(
-            found.get(place),
-            Some(value),
-            "{value} was acknowledged at {place:?}"
-        );
-    }
-}
-
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged_from_the_page_cache() {
-    kill_nine_loses_nothing(&[]);
-}
-
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged_after_a_flush() {
-    kill_nine_loses_nothing(&["log.flush.interval.messages=1"]);
-}
-
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes() {
-    kill_nine_loses_nothing(&["highwater.segment.io=direct"]);
-}
-
-#[test]
-fn kill_nine_loses_nothing_that_was_acknowledged_by_direct_writes_after_a_flush() {
-    kill_nine_loses_nothing(&[
-        "highwater.segment.io=direct",
-        "log.flush.interval.messages=1",
-    ]);
 }
 
 #[test]

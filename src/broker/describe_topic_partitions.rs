@@ -112,7 +112,7 @@ fn describe(
                 offline_replicas: partition
                     .replicas
                     .iter()
-                    .filter(|node| !image.is_alive(**node))
+                    .filter(|node| image.is_replica_offline(partition, **node))
                     .map(|node| node.0)
                     .collect(),
                 ..Default::default()

@@ -149,10 +149,10 @@ fn is_known(timestamp: i64, version: i16) -> bool {
 }
 
 async fn look_up(partition: &Partition, question: Question) -> Result<Answer, ErrorCode> {
-    partition.check_epoch(question.current_leader_epoch)?;
     if partition.log.is_offline() {
         return Err(ErrorCode::KAFKA_STORAGE_ERROR);
     }
+    partition.check_epoch(question.current_leader_epoch)?;
     let end = partition.readable_end(question.isolation);
     let at = |offset: Offset| Answer {
         timestamp: -1,
@@ -192,6 +192,7 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
                 Ok(_) => Ok(UNKNOWN),
                 Err(error) => {
                     tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "look-up by time failed");
+                    partition.log.give_up_after(&error);
                     Err(ErrorCode::KAFKA_STORAGE_ERROR)
                 }
             }

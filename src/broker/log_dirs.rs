@@ -85,6 +85,14 @@ pub async fn handle(
     }
     let mut results = Vec::with_capacity(by_dir.len());
     for (dir, topics) in by_dir {
+        if context.shard.logs.failure_of(&dir).is_some() {
+            results.push(DescribeLogDirsResult {
+                error_code: ErrorCode::KAFKA_STORAGE_ERROR.0,
+                log_dir: Str::from(dir.to_string_lossy().into_owned()),
+                ..Default::default()
+            });
+            continue;
+        }
         let space = crate::rt::fs::space(&dir).await;
         let topics = topics
             .into_iter()

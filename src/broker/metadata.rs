@@ -142,7 +142,7 @@ fn describe(image: &Image, topic: &Topic) -> MetadataResponseTopic {
             let offline = partition
                 .replicas
                 .iter()
-                .filter(|node| !image.is_alive(**node));
+                .filter(|node| image.is_replica_offline(partition, **node));
             let alive_leader = partition.leader.0 >= 0 && image.is_alive(partition.leader);
             MetadataResponsePartition {
                 error_code: if alive_leader {

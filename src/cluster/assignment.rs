@@ -1,6 +1,7 @@
 //! Replicas of new partitions: whether those that a request assigns can be, and the record that
 //! registers them. Pure. Where replicas go that no request assigns is in `placement`.
 
+use super::directories::Placement;
 use super::image::Image;
 use super::record::MetadataRecord;
 use super::topic_admin::{Refusal, refuse};
@@ -53,28 +54,25 @@ pub(super) fn partition_record(
     topic_id: Uuid,
     partition_id: i32,
     replicas: &[NodeId],
+    placement: &mut Placement<'_>,
 ) -> MetadataRecord {
     let isr: Vec<i32> = replicas
         .iter()
         .filter(|id| image.can_lead(**id))
         .map(|id| id.0)
         .collect();
-    let directory = |id: &NodeId| match image.broker(*id).map(|broker| broker.log_dirs.as_slice()) {
-        Some([only]) => *only,
-        _ => UNASSIGNED_DIRECTORY,
-    };
     MetadataRecord::from(PartitionRecord {
         partition_id,
         topic_id,
         leader: isr.first().copied().unwrap_or(-1),
         isr,
-        directories: replicas.iter().map(directory).collect(),
+        directories: replicas
+            .iter()
+            .map(|node| placement.choose(*node))
+            .collect(),
         replicas: replicas.iter().map(|node| node.0).collect(),
         leader_epoch: 0,
         partition_epoch: 0,
         ..Default::default()
     })
 }
-
-/// Directory id of a replica whose broker has not placed it yet (KIP-858).
-const UNASSIGNED_DIRECTORY: Uuid = Uuid::from_halves(0, 1);

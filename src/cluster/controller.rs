@@ -28,6 +28,8 @@ pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
 /// Called with each new image, in order.
 type Publish = Box<dyn Fn(Arc<Image>)>;
+/// Called when the metadata log has failed: nothing is decided any more.
+type OnFailure = Box<dyn Fn(&MetadataLogError)>;
 
 /// See the module's words.
 pub struct Controller {
@@ -37,6 +39,7 @@ pub struct Controller {
     /// One change at a time.
     turn: Semaphore,
     publish: RefCell<Option<Publish>>,
+    on_failure: RefCell<Option<OnFailure>>,
     broker_epoch: Cell<i64>,
 }
 
@@ -66,6 +69,7 @@ impl Controller {
             log: RefCell::new(Some(log)),
             turn: Semaphore::new(1),
             publish: RefCell::new(None),
+            on_failure: RefCell::new(None),
             broker_epoch: Cell::new(-1),
         });
         if is_new {
@@ -85,6 +89,11 @@ impl Controller {
     /// Registers who is given each new image.
     pub fn on_publish(&self, publish: impl Fn(Arc<Image>) + 'static) {
         *self.publish.borrow_mut() = Some(Box::new(publish));
+    }
+
+    /// Registers who is told that the metadata log cannot be written any more.
+    pub fn on_failure(&self, tell: impl Fn(&MetadataLogError) + 'static) {
+        *self.on_failure.borrow_mut() = Some(Box::new(tell));
     }
 
     pub fn image(&self) -> Arc<Image> {
@@ -135,8 +144,14 @@ impl Controller {
             .take()
             .ok_or(MetadataLogError::Failed)?;
         let written = log.append(&records, rt::wall_ms()).await;
+        let failed = log.has_failed();
         *self.log.borrow_mut() = Some(log);
-        written?;
+        if let Err(error) = written {
+            if failed && let Some(tell) = &*self.on_failure.borrow() {
+                tell(&error);
+            }
+            return Err(error);
+        }
         let next = Arc::new(next);
         *self.image.borrow_mut() = next.clone();
         if let Some(publish) = &*self.publish.borrow() {

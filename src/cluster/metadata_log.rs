@@ -181,6 +181,11 @@ impl MetadataLog {
         self.next_offset
     }
 
+    /// Whether nothing can be written any more.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     /// The records as they will stand in the log: more than fit in one batch become a transaction,
     /// for a change happens as a whole or not at all (KIP-868).
     pub fn framed(mut records: Vec<MetadataRecord>) -> Vec<MetadataRecord> {
@@ -245,7 +250,14 @@ impl MetadataLog {
         self.failed = true;
         let length: usize = batches.iter().map(Bytes::len).sum();
         let written = self.file.write_all_at(self.position, batches).await;
-        written.map_err(io_error("cannot write", &self.path))?;
+        if let Err(error) = written {
+            if is_no_space(&error) {
+                // Nothing of it counts, and nothing of it may stay before what comes next.
+                self.failed = self.file.set_len(self.position).await.is_err()
+                    || self.file.sync_data().await.is_err();
+            }
+            return Err(io_error("cannot write", &self.path)(error));
+        }
         self.file
             .sync_data()
             .await
@@ -299,6 +311,14 @@ pub async fn bootstrap(
         }
         Err(error) => Err(io_error("cannot read", &path)(error)),
     }
+}
+
+/// The file system is full: the log is as it was, and goes on when there is space again.
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 fn live_segment(name: &str) -> Option<Offset> {

@@ -6,7 +6,7 @@
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
 //! * [`controller`] decide, write, apply, publish;
 //! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
-//!   [`leadership`] the decisions, with [`dice`] for what is random.
+//!   [`leadership`], [`directories`] the decisions, with [`dice`] for what is random.
 
 mod assignment;
 mod brokers;
@@ -14,6 +14,7 @@ pub mod config_admin;
 pub mod configs;
 pub mod controller;
 pub mod dice;
+pub mod directories;
 pub mod features;
 mod image;
 mod leadership;

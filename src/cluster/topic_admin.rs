@@ -4,6 +4,7 @@
 use super::assignment::{check_replicas, partition_record};
 use super::configs::{ConfigChange, alter_resource};
 pub use super::dice::Dice;
+use super::directories::Placement;
 use super::image::{Image, ResourceType};
 use super::placement;
 use super::record::MetadataRecord;
@@ -58,6 +59,7 @@ pub fn create_topics(
     let mut records = Vec::new();
     let mut response = CreateTopicsResponse::default();
     let mut new_names: Vec<Str> = Vec::new();
+    let mut placement = Placement::new(image);
     let too_many = wanted_partitions(config, request) > PARTITIONS_PER_REQUEST_MAX;
     for topic in &request.topics {
         if response.topics.iter().any(|told| told.name == topic.name) {
@@ -85,7 +87,7 @@ pub fn create_topics(
                 result.num_partitions = new.partitions.len() as i32;
                 result.replication_factor = new.factor;
                 result.configs = Some(told_configs(config, image, &new.configs));
-                records.extend(topic_records(image, &topic.name, &new));
+                records.extend(topic_records(image, &topic.name, &new, &mut placement));
             }
             Err((error, message)) => {
                 result.error_code = error.0;
@@ -296,7 +298,12 @@ fn told_configs(
         .collect()
 }
 
-fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecord> {
+fn topic_records(
+    image: &Image,
+    name: &Str,
+    new: &NewTopic,
+    placement: &mut Placement<'_>,
+) -> Vec<MetadataRecord> {
     let mut records = vec![MetadataRecord::from(TopicRecord {
         name: name.detached(),
         topic_id: new.id,
@@ -308,7 +315,8 @@ fn topic_records(image: &Image, name: &Str, new: &NewTopic) -> Vec<MetadataRecor
         &new.configs,
     ));
     for (index, replicas) in new.partitions.iter().enumerate() {
-        records.push(partition_record(image, new.id, index as i32, replicas));
+        let index = index as i32;
+        records.push(partition_record(image, new.id, index, replicas, placement));
     }
     records
 }
@@ -427,6 +435,7 @@ pub fn create_partitions(
     let mut records = Vec::new();
     let mut response = CreatePartitionsResponse::default();
     let twice = repeated(request.topics.iter().map(|topic| &topic.name));
+    let mut placement = Placement::new(image);
     for topic in &request.topics {
         if response
             .results
@@ -438,7 +447,7 @@ pub fn create_partitions(
         let decided = if twice.contains(&topic.name) {
             refuse(ErrorCode::INVALID_REQUEST, "Duplicate topic name.")
         } else {
-            decide_growth(image, topic, &mut dice)
+            decide_growth(image, topic, &mut dice, &mut placement)
         };
         let mut result = CreatePartitionsTopicResult {
             name: topic.name.clone(),
@@ -461,6 +470,7 @@ fn decide_growth(
     image: &Image,
     topic: &CreatePartitionsTopic,
     dice: &mut Dice<'_>,
+    placement: &mut Placement<'_>,
 ) -> Result<Vec<MetadataRecord>, Refusal> {
     let Some(known) = image.topic_by_name(&topic.name) else {
         return Err((ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, None));
@@ -517,8 +527,8 @@ fn decide_growth(
     };
     Ok(placed
         .iter()
-        .enumerate()
-        .map(|(at, replicas)| partition_record(image, known.id, have + at as i32, replicas))
+        .zip(have..)
+        .map(|(replicas, index)| partition_record(image, known.id, index, replicas, placement))
         .collect())
 }
 

@@ -22,17 +22,34 @@ const ENTRIES_MAX: usize = 10_000_000;
 /// Offsets per (topic, partition), as the three checkpoint files of a directory hold them.
 pub type OffsetMap = BTreeMap<(String, i32), Offset>;
 
+/// Longest piece of a damaged line that is told.
+const TOLD_MAX: usize = 80;
+
 /// A checkpoint that cannot be read as one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CheckpointError {
-    #[error("checkpoint version is {0:?}, only 0 is known")]
+    #[error("line 1: version is {0:?}, only 0 is known")]
     Version(String),
-    #[error("checkpoint announces {announced} entries but holds {found}")]
+    #[error("line 2: {announced} entries are announced, {found} follow")]
     Count { announced: usize, found: usize },
-    #[error("malformed checkpoint line {0:?}")]
-    Line(String),
+    #[error("line {line} is {found:?}, which is no {wanted}")]
+    Line {
+        line: usize,
+        found: String,
+        wanted: &'static str,
+    },
     #[error("checkpoint is not UTF-8 text")]
     Text,
+}
+
+impl CheckpointError {
+    fn line(line: usize, found: &str, wanted: &'static str) -> CheckpointError {
+        CheckpointError::Line {
+            line,
+            found: found.chars().take(TOLD_MAX).collect(),
+            wanted,
+        }
+    }
 }
 
 /// Encodes `topic partition offset` lines.
@@ -47,7 +64,7 @@ pub fn encode(offsets: &OffsetMap) -> Vec<u8> {
 /// Decodes `topic partition offset` lines.
 pub fn decode(bytes: &[u8]) -> Result<OffsetMap, CheckpointError> {
     let mut offsets = OffsetMap::new();
-    for line in lines(bytes)? {
+    for (number, line) in lines(bytes)? {
         let mut words = line.split_whitespace();
         let entry = (|| {
             let topic = words.next()?.to_owned();
@@ -58,7 +75,8 @@ pub fn decode(bytes: &[u8]) -> Result<OffsetMap, CheckpointError> {
                 .is_none()
                 .then_some(((topic, partition), Offset(offset)))
         })();
-        let (key, offset) = entry.ok_or_else(|| CheckpointError::Line(line.to_owned()))?;
+        let (key, offset) = entry
+            .ok_or_else(|| CheckpointError::line(number, line, "topic, partition and offset"))?;
         offsets.insert(key, offset);
     }
     Ok(offsets)
@@ -81,7 +99,7 @@ pub fn decode_partition_metadata(bytes: &[u8]) -> Result<Uuid, CheckpointError> 
     line.strip_prefix("topic_id:")
         .and_then(|id| Uuid::parse(id.trim()))
         .filter(|id| !id.is_zero())
-        .ok_or_else(|| CheckpointError::Line(line.to_owned()))
+        .ok_or_else(|| CheckpointError::line(2, line, "topic id"))
 }
 
 /// Replaces the file as a whole: written aside, synced, renamed, directory synced.
@@ -98,12 +116,16 @@ pub async fn read(path: &Path) -> io::Result<OffsetMap> {
         Err(error) => return Err(error),
     };
     Ok(decode(&bytes).unwrap_or_else(|error| {
-        tracing::warn!(file = %path.display(), %error, "checkpoint ignored");
+        tracing::warn!(
+            file = %path.display(), bytes = bytes.len(), %error,
+            "damaged checkpoint, all of it is ignored"
+        );
         OffsetMap::new()
     }))
 }
 
-fn lines(bytes: &[u8]) -> Result<Vec<&str>, CheckpointError> {
+/// The entries' lines with their numbers.
+fn lines(bytes: &[u8]) -> Result<Vec<(usize, &str)>, CheckpointError> {
     let text = std::str::from_utf8(bytes).map_err(|_| CheckpointError::Text)?;
     let mut lines = text.lines();
     let version = lines.next().unwrap_or_default();
@@ -114,11 +136,18 @@ fn lines(bytes: &[u8]) -> Result<Vec<&str>, CheckpointError> {
     let announced: usize = count
         .trim()
         .parse()
-        .map_err(|_| CheckpointError::Line(count.to_owned()))?;
+        .map_err(|_| CheckpointError::line(2, count, "count"))?;
     if announced > ENTRIES_MAX {
-        return Err(CheckpointError::Line(count.to_owned()));
+        return Err(CheckpointError::line(
+            2,
+            count,
+            "count of entries that can be",
+        ));
     }
-    let entries: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
+    let entries: Vec<(usize, &str)> = (3..)
+        .zip(lines)
+        .filter(|(_, line)| !line.trim().is_empty())
+        .collect();
     if entries.len() != announced {
         return Err(CheckpointError::Count {
             announced,
@@ -152,15 +181,16 @@ mod tests {
         };
         assert_eq!(decode(bytes), Err(want));
         assert_eq!(decode(b"1\n0\n"), Err(CheckpointError::Version("1".into())));
+        let said = |bytes: &[u8]| decode(bytes).unwrap_err().to_string();
         assert_eq!(
-            decode(b"0\n1\na 0\n"),
-            Err(CheckpointError::Line("a 0".into()))
+            said(b"0\n2\nb 0 1\na 0\n"),
+            "line 4 is \"a 0\", which is no topic, partition and offset"
         );
         assert_eq!(
-            decode(b"0\n1\na 0 1 2\n"),
-            Err(CheckpointError::Line("a 0 1 2".into()))
+            said(b"0\n1\na 0 1 2\n"),
+            "line 3 is \"a 0 1 2\", which is no topic, partition and offset"
         );
-        assert_eq!(decode(b"0\n-1\n"), Err(CheckpointError::Line("-1".into())));
+        assert_eq!(said(b"0\n-1\n"), "line 2 is \"-1\", which is no count");
         assert_eq!(decode(&[0xff, 0xfe]), Err(CheckpointError::Text));
         assert!(decode(b"").is_err());
     }

@@ -9,7 +9,9 @@ use crate::rt;
 use crate::types::{NodeId, Offset, Uuid};
 
 use super::checkpoint::{self, OffsetMap};
+use super::error::LogError;
 use super::names::{self, PartitionDir};
+use super::write_queue::is_no_space;
 
 const LOCK_FILE: &str = ".lock";
 const META_FILE: &str = "meta.properties";
@@ -28,6 +30,28 @@ pub enum DirError {
     },
     #[error("{}: {reason}", path.display())]
     Meta { path: PathBuf, reason: String },
+}
+
+impl DirError {
+    /// The file system is full.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, DirError::Io { source, .. } if is_no_space(source))
+    }
+
+    /// As the failure of the directory's logs.
+    pub fn as_log_error(&self) -> LogError {
+        let (path, source) = match self {
+            DirError::Locked { path, source } | DirError::Io { path, source, .. } => {
+                (path, io::Error::new(source.kind(), source.to_string()))
+            }
+            DirError::Meta { path, reason } => (path, io::Error::other(reason.clone())),
+        };
+        let what = match self {
+            DirError::Io { what, .. } => what,
+            _ => "use",
+        };
+        LogError::storage(what, path.clone(), source)
+    }
 }
 
 /// `meta.properties`, version 1 (KIP-858).

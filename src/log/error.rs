@@ -1,10 +1,12 @@
 //! Owns what can go wrong with a log, as types a caller can act on. Pure, any core.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::types::{Offset, Uuid};
+
+use super::write_queue::is_no_space;
 
 /// A failure of the storage under a log. Cheap to clone because every later call of an
 /// offline log answers with the one that took it offline.
@@ -56,7 +58,21 @@ pub enum LogError {
     Closed,
 }
 
+/// The same error, saying which file it is about.
+pub(super) fn about(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 impl LogError {
+    /// The file system is full: what was asked for may be had once there is space again.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            LogError::NoSpace(_) => true,
+            LogError::Storage(failure) | LogError::Offline(failure) => is_no_space(&failure.source),
+            _ => false,
+        }
+    }
+
     pub(super) fn storage(what: &'static str, path: PathBuf, source: io::Error) -> LogError {
         LogError::Storage(StorageFailure {
             what,

@@ -33,7 +33,11 @@ pub(super) async fn tidy(dir: &Path) -> io::Result<LiveFiles> {
                 live.insert((file.base, file.kind), entry.len);
             }
             Some(file) => passing.push(file),
-            None if entry.name.ends_with(".tmp") => remove(&dir.join(&entry.name)).await?,
+            None if entry.name.ends_with(".tmp") => {
+                let path = dir.join(&entry.name);
+                tracing::info!(file = %path.display(), bytes = entry.len, "half-written file removed");
+                remove(&path).await?;
+            }
             None => {}
         }
     }
@@ -46,7 +50,9 @@ pub(super) async fn tidy(dir: &Path) -> io::Result<LiveFiles> {
     for file in &passing {
         let interrupted = split_from.is_some_and(|from| file.base >= from);
         if file.state != FileState::Swap || interrupted {
-            remove(&dir.join(name_of(file))).await?;
+            let path = dir.join(name_of(file));
+            tracing::info!(file = %path.display(), "leftover of an earlier life removed");
+            remove(&path).await?;
         }
     }
     let complete = |f: &&SegmentFile| {
@@ -73,6 +79,7 @@ pub(super) async fn tidy(dir: &Path) -> io::Result<LiveFiles> {
 async fn drop_covered(dir: &Path, swap: &SegmentFile, live: &mut LiveFiles) -> io::Result<()> {
     let path = dir.join(name_of(swap));
     let end = end_offset(&path).await?.unwrap_or(swap.base);
+    tracing::info!(file = %path.display(), upto = %end, "finished compaction takes the place of what it was made from");
     let covered: Vec<(Offset, FileKind)> = live
         .keys()
         .filter(|(base, kind)| *base >= swap.base && *base < end && *kind != FileKind::Snapshot)

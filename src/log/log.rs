@@ -365,6 +365,16 @@ impl Log {
         error
     }
 
+    /// A read failed. A disk that cannot be read costs its directory, as in Kafka; anything else
+    /// that a read may fail with does not.
+    pub fn give_up_after(&self, error: &LogError) {
+        if let LogError::Storage(failure) = error
+            && failure.source.kind() != io::ErrorKind::NotFound
+        {
+            self.fail_with(failure.clone());
+        }
+    }
+
     /// Another log of the same directory failed: this one goes with it. False if it was offline
     /// or closed already.
     pub fn take_offline(&self, cause: &LogError) -> bool {

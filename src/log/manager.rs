@@ -4,7 +4,7 @@
 //! all shards share; each log tells its facts as plain data, and the directory's owner writes them.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,7 +59,9 @@ pub struct LogManager {
     shard: Rc<LogShard>,
     settings: ManagerSettings,
     logs: RefCell<BTreeMap<Key, Rc<Log>>>,
-    offline_dirs: RefCell<BTreeSet<PathBuf>>,
+    /// Log directories that failed, each with what took it offline.
+    offline_dirs: RefCell<BTreeMap<PathBuf, LogError>>,
+    tell: Box<dyn Fn(&Path, &LogError)>,
     stopped: Event,
     stopping: std::cell::Cell<bool>,
 }
@@ -77,15 +79,14 @@ impl LogManager {
             settings,
             logs: RefCell::default(),
             offline_dirs: RefCell::default(),
+            tell: Box::new(tell),
             stopped: Event::new(),
             stopping: std::cell::Cell::new(false),
         });
         let weak = Rc::downgrade(&manager);
         shard.on_failure(move |log_dir, error| {
-            if let Some(manager) = weak.upgrade()
-                && manager.take_directory_offline(log_dir, error)
-            {
-                tell(log_dir, error);
+            if let Some(manager) = weak.upgrade() {
+                manager.fail_directory(log_dir, error);
             }
         });
         manager
@@ -101,8 +102,16 @@ impl LogManager {
         if let Some(log) = self.get(&key.0, key.1) {
             return Ok((log, RecoveryReport::default()));
         }
+        let log_dir = open.log_dir.clone();
+        if let Some(cause) = self.failure_of(&log_dir) {
+            return Err(cause);
+        }
         let (log, report) = Log::open(&self.shard, open).await?;
         self.logs.borrow_mut().insert(key, log.clone());
+        // The directory may have failed while this was under way.
+        if let Some(cause) = self.failure_of(&log_dir) {
+            log.take_offline(&cause);
+        }
         Ok((log, report))
     }
 
@@ -141,6 +150,9 @@ impl LogManager {
 
     /// Takes a partition's log out of service and removes its files after
     /// `file.delete.delay.ms`. The name is free for a new log when this returns.
+    ///
+    /// A log that is offline is only forgotten: its directory is not touched any more, and is set
+    /// aside by the start that finds it.
     pub async fn delete(&self, topic: &str, partition: i32) -> Result<(), LogError> {
         let Some(log) = self
             .logs
@@ -149,6 +161,9 @@ impl LogManager {
         else {
             return Ok(());
         };
+        if log.is_offline() {
+            return Ok(());
+        }
         log.mark_deleted().await?;
         let delay = log.config().file_delete_delay_ms.max(0) as u64;
         drop(rt::spawn(async move {
@@ -247,10 +262,33 @@ impl LogManager {
         }
     }
 
-    /// Takes every log of a directory offline; false if that was done before.
+    /// A log directory failed under this shard: all its logs go offline, and who registered is
+    /// told, once.
+    pub fn fail_directory(&self, log_dir: &Path, cause: &LogError) {
+        if self.take_directory_offline(log_dir, cause) {
+            (self.tell)(log_dir, cause);
+        }
+    }
+
+    /// What took a log directory offline, if it is.
+    pub fn failure_of(&self, log_dir: &Path) -> Option<LogError> {
+        self.offline_dirs.borrow().get(log_dir).cloned()
+    }
+
+    /// The log directories that are offline.
+    pub fn offline_dirs(&self) -> BTreeMap<PathBuf, LogError> {
+        self.offline_dirs.borrow().clone()
+    }
+
+    /// Takes every log of a directory offline; false if that was done before. Whoever is told of
+    /// failures is not told of this one: it comes from there.
     pub fn take_directory_offline(&self, log_dir: &Path, cause: &LogError) -> bool {
-        if !self.offline_dirs.borrow_mut().insert(log_dir.to_owned()) {
-            return false;
+        {
+            let mut offline = self.offline_dirs.borrow_mut();
+            if offline.contains_key(log_dir) {
+                return false;
+            }
+            offline.insert(log_dir.to_owned(), cause.clone());
         }
         for log in self.logs() {
             if log.dir().parent() == Some(log_dir) {

@@ -17,7 +17,7 @@ use crate::types::{Offset, Uuid};
 
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
-use super::error::LogError;
+use super::error::{LogError, about};
 use super::journal::Pending;
 use super::leader_epochs::LeaderEpochs;
 use super::leftovers::{self, LiveFiles};
@@ -160,7 +160,10 @@ async fn load_epochs(dir: &Path) -> io::Result<LeaderEpochs> {
     let path = dir.join(names::LEADER_EPOCH_CHECKPOINT);
     match rt::fs::read(&path).await {
         Ok(bytes) => Ok(LeaderEpochs::decode(&bytes).unwrap_or_else(|error| {
-            tracing::warn!(file = %path.display(), %error, "leader epoch checkpoint ignored");
+            tracing::warn!(
+                file = %path.display(), bytes = bytes.len(), %error,
+                "damaged leader epoch checkpoint, all of it is ignored"
+            );
             LeaderEpochs::new()
         })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LeaderEpochs::new()),
@@ -218,15 +221,19 @@ impl Loader {
             } else {
                 SegmentIo::Buffered
             };
-            segment.open_files(&self.dir, io).await?;
+            let path = self.dir.join(names::segment_file(base, FileKind::Log));
+            segment
+                .open_files(&self.dir, io)
+                .await
+                .map_err(about(&path))?;
             self.segments.insert(base, segment.clone());
             if self.must_check(base) {
                 continue;
             }
             if let Err(error) = self.load_sidecars(&segment, Some(base) == last).await {
                 tracing::warn!(
-                    dir = %self.dir.display(), segment = %base, %error,
-                    "index not usable, segment is checked and its index rebuilt"
+                    segment = %path.display(), %error,
+                    "index not usable, the segment is checked and its indexes are built anew"
                 );
                 self.check_from = Some(base);
             }
@@ -241,10 +248,11 @@ impl Loader {
     async fn load_sidecars(&self, segment: &Rc<Segment>, is_last: bool) -> io::Result<()> {
         let base = segment.base();
         if self.live.contains_key(&(base, FileKind::TxnIndex)) {
-            let name = names::segment_file(base, FileKind::TxnIndex);
-            let bytes = rt::fs::read(&self.dir.join(name)).await?;
+            let path = self.dir.join(names::segment_file(base, FileKind::TxnIndex));
+            let bytes = rt::fs::read(&path).await.map_err(about(&path))?;
             let txns = TxnIndex::decode(&bytes)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+                .map_err(about(&path))?;
             segment.adopt_txns(txns);
         }
         if is_last {
@@ -253,20 +261,30 @@ impl Loader {
                 .entries()
                 .any(|(_, position)| u64::from(position) >= segment.size())
             {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "the index points past the end of the segment",
-                ));
+                let path = self
+                    .dir
+                    .join(names::segment_file(base, FileKind::OffsetIndex));
+                let reason = format!(
+                    "it points past the end of the segment, {} bytes",
+                    segment.size()
+                );
+                let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+                return Err(about(&path)(error));
             }
             segment.adopt_indexes(offsets, times, &self.open.config);
             return Ok(());
         }
         let index_len = self.live.get(&(base, FileKind::OffsetIndex)).copied();
         if index_len.is_none_or(|len| len % super::index::OFFSET_ENTRY_BYTES as u64 != 0) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "no whole offset index",
-            ));
+            let path = self
+                .dir
+                .join(names::segment_file(base, FileKind::OffsetIndex));
+            let reason = match index_len {
+                None => "missing".to_owned(),
+                Some(len) => format!("{len} bytes are no whole number of entries"),
+            };
+            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+            return Err(about(&path)(error));
         }
         if let Some((timestamp, offset)) = read_last_time_entry(base, &self.dir).await? {
             segment.adopt_max_timestamp(timestamp, offset);

@@ -3,12 +3,13 @@
 //! state anywhere but into memory, and never looks past that offset.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use crate::rt;
 use crate::types::Offset;
 
+use super::error::about;
 use super::leftovers;
 use super::names::{self, FileKind};
 use super::producers::Producers;
@@ -37,14 +38,17 @@ impl Rebuild<'_> {
                 .dir
                 .join(names::segment_file(offset, FileKind::Snapshot));
             if offset <= self.end {
-                let bytes = rt::fs::read(&path).await?;
+                let bytes = rt::fs::read(&path).await.map_err(about(&path))?;
                 match producers.load(&bytes, offset, self.now_ms) {
                     Ok(()) => {
                         from = Some(offset);
                         break;
                     }
                     Err(error) => {
-                        tracing::warn!(file = %path.display(), %error, "producer snapshot removed");
+                        tracing::warn!(
+                            file = %path.display(), bytes = bytes.len(), %error,
+                            "damaged producer snapshot removed, the state is read from batches"
+                        );
                     }
                 }
             }
@@ -56,6 +60,11 @@ impl Rebuild<'_> {
         }
         self.replay(from.unwrap_or_default(), producers).await?;
         Ok(removed)
+    }
+
+    fn path_of(&self, segment: &Segment) -> PathBuf {
+        let name = names::segment_file(segment.base(), FileKind::Log);
+        self.dir.join(name)
     }
 
     async fn replay(&self, from: Offset, producers: &mut Producers) -> io::Result<()> {
@@ -77,12 +86,14 @@ impl Rebuild<'_> {
                         producers.replay(&batch);
                     }
                     Ok(None) => break,
-                    Err(ScanError::Io(error)) => return Err(error),
+                    Err(ScanError::Io(error)) => {
+                        return Err(about(&self.path_of(segment))(error));
+                    }
                     Err(ScanError::Damaged { position, error }) => {
                         // Below what is checked now; reported again when somebody reads it.
                         tracing::warn!(
-                            dir = %self.dir.display(), segment = %segment.base(), position, %error,
-                            "damaged batch while producer state was rebuilt"
+                            file = %self.path_of(segment).display(), position, %error,
+                            "damaged batch, producer state is not read from what follows in the file"
                         );
                         break;
                     }

@@ -5,12 +5,14 @@
 //! A bad batch is never skipped: the log ends before it, and what was cut is reported.
 
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::rt;
 use crate::types::Offset;
 use crate::wire::batch::Batch;
 
+use super::error::about;
 use super::log::Log;
 use super::names::{self, FileKind};
 use super::open::{Loader, remove_segment_files};
@@ -118,11 +120,11 @@ impl<'a> Recovery<'a> {
                     segment.observe_tail_batch(&extent_of(&batch));
                 }
                 Ok(None) => break,
-                Err(ScanError::Io(error)) => return Err(error),
+                Err(ScanError::Io(error)) => return Err(about(&self.path_of(&segment))(error)),
                 Err(ScanError::Damaged { position, error }) => {
                     tracing::warn!(
-                        dir = %self.loader.dir.display(), segment = %last, position, %error,
-                        "log was stopped cleanly but its end is damaged, segment is checked"
+                        file = %self.path_of(&segment).display(), position, %error,
+                        "log was stopped cleanly but its end is damaged, the segment is checked"
                     );
                     return Ok(Some(last));
                 }
@@ -143,9 +145,14 @@ impl<'a> Recovery<'a> {
         match scanner.next().await {
             Ok(Some((_, batch))) => segment.adopt_first_timestamp(batch.max_timestamp()),
             Ok(None) | Err(ScanError::Damaged { .. }) => {}
-            Err(ScanError::Io(error)) => return Err(error),
+            Err(ScanError::Io(error)) => return Err(about(&self.path_of(segment))(error)),
         }
         Ok(())
+    }
+
+    fn path_of(&self, segment: &Segment) -> PathBuf {
+        let name = names::segment_file(segment.base(), FileKind::Log);
+        self.loader.dir.join(name)
     }
 
     /// Checks every batch of the segments from `from` on.
@@ -218,7 +225,7 @@ impl<'a> Recovery<'a> {
                     *next = batch.last_offset().next();
                 }
                 Ok(None) => break None,
-                Err(ScanError::Io(error)) => return Err(error),
+                Err(ScanError::Io(error)) => return Err(about(&self.path_of(segment))(error)),
                 Err(ScanError::Damaged { position, error }) => {
                     break Some((position, error.to_string()));
                 }
@@ -235,10 +242,7 @@ impl<'a> Recovery<'a> {
         handles.reader.set_len(position).await?;
         handles.reader.sync_data().await?;
         segment.file_resized(position);
-        let file = self
-            .loader
-            .dir
-            .join(names::segment_file(segment.base(), FileKind::Log));
+        let file = self.path_of(segment);
         if zeros {
             // Space that was reserved ahead and never written: nothing is lost.
             tracing::debug!(file = %file.display(), position, bytes, "reserved space cut");
@@ -279,7 +283,7 @@ impl<'a> Recovery<'a> {
         for segment in later {
             let base = segment.base();
             tracing::warn!(
-                dir = %self.loader.dir.display(), segment = %base, bytes = segment.size(),
+                file = %self.path_of(segment).display(), bytes = segment.file_len(),
                 "segment behind a bad batch or a hole deleted"
             );
             self.loader.segments.remove(&base);

@@ -35,8 +35,11 @@ pub struct Scanner {
     /// Where the next batch begins.
     position: u64,
     end: u64,
-    /// Bytes from `position` on that are in memory.
+    /// Bytes from `position` on that are in memory: these first,
     buffer: Bytes,
+    /// and behind them these. Two pieces, because only a batch that lies across the edge of two
+    /// chunks is copied together.
+    behind: Bytes,
     ahead: Option<rt::Task<io::Result<Bytes>>>,
     /// Where the read ahead begins.
     ahead_at: u64,
@@ -52,6 +55,7 @@ impl Scanner {
             position,
             end,
             buffer: Bytes::new(),
+            behind: Bytes::new(),
             ahead: None,
             ahead_at: position,
             read_ahead: true,
@@ -114,30 +118,31 @@ impl Scanner {
     /// Gets at least `wanted` bytes into the buffer; false if the file is shorter than it was
     /// said to be.
     async fn fill(&mut self, wanted: usize) -> io::Result<bool> {
-        let mut joined = BytesMut::new();
-        while self.buffer.len() + joined.len() < wanted {
-            let have = (self.buffer.len() + joined.len()) as u64;
-            let missing = wanted.saturating_sub(have as usize);
-            let chunk = self.next_chunk(self.position + have, missing).await?;
-            if chunk.is_empty() {
-                return Ok(false);
+        if self.buffer.is_empty() {
+            self.buffer = std::mem::take(&mut self.behind);
+            if self.buffer.is_empty() {
+                self.buffer = self.next_chunk(self.position, wanted).await?;
             }
-            if self.buffer.is_empty() && joined.is_empty() {
-                self.buffer = chunk;
-            } else {
-                if joined.is_empty() {
-                    joined.reserve(self.buffer.len() + chunk.len());
-                }
-                joined.extend_from_slice(&chunk);
+            if self.buffer.len() >= wanted || self.buffer.is_empty() {
+                return Ok(!self.buffer.is_empty());
             }
         }
-        if !joined.is_empty() {
-            let mut all = BytesMut::with_capacity(self.buffer.len() + joined.len());
-            all.extend_from_slice(&self.buffer);
-            all.extend_from_slice(&joined);
-            self.buffer = all.freeze();
+        // Grows with what is read: a damaged length must not reserve memory.
+        let mut joined = BytesMut::from(&self.buffer[..]);
+        while joined.len() < wanted {
+            if self.behind.is_empty() {
+                let (at, missing) = (self.position + joined.len() as u64, wanted - joined.len());
+                self.behind = self.next_chunk(at, missing).await?;
+            }
+            if self.behind.is_empty() {
+                break;
+            }
+            let more = (wanted - joined.len()).min(self.behind.len());
+            joined.extend_from_slice(&self.behind.split_to(more));
         }
-        Ok(true)
+        let filled = joined.len() >= wanted;
+        self.buffer = joined.freeze();
+        Ok(filled)
     }
 
     async fn next_chunk(&mut self, at: u64, missing: usize) -> io::Result<Bytes> {
@@ -159,4 +164,70 @@ impl Scanner {
 
 fn chunk_len(at: u64, end: u64, most: usize) -> usize {
     end.saturating_sub(at).min(most as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::tests::{batch_of, on_shard};
+    use crate::rt::fs::OpenOptions;
+
+    /// Batches of many sizes, so that each edge of a chunk falls elsewhere: into a header, into a
+    /// body, between two batches.
+    #[test]
+    fn batches_across_the_edges_of_chunks_come_out_as_they_were_written() {
+        on_shard(|dir| async move {
+            let mut random = fastrand::Rng::with_seed(11);
+            let path = dir.join("segment");
+            let (mut bytes, mut sizes) = (Vec::new(), Vec::new());
+            while bytes.len() < 5 * CHUNK_BYTES {
+                // Now and then one larger than two chunks.
+                let len = match random.u32(..60) {
+                    0 => 5 * CHUNK_BYTES / 2,
+                    1..=20 => random.usize(..200_000),
+                    _ => random.usize(..300),
+                };
+                let batch = batch_of(&[1], len);
+                sizes.push((bytes.len() as u64, batch.len()));
+                bytes.extend_from_slice(&batch);
+            }
+            // One that ends exactly at an edge.
+            let gap = CHUNK_BYTES - bytes.len() % CHUNK_BYTES;
+            if gap > 200 {
+                let empty = batch_of(&[1], gap - 100).len() - (gap - 100);
+                let batch = batch_of(&[1], gap - empty);
+                sizes.push((bytes.len() as u64, batch.len()));
+                bytes.extend_from_slice(&batch);
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            for ahead in [false, true] {
+                let file = File::open(&path, OpenOptions::READ).await.unwrap();
+                let end = bytes.len() as u64;
+                let mut scanner = Scanner::new(file, 0, end);
+                scanner.read_ahead = ahead;
+                let mut found = Vec::new();
+                while let Some((position, batch)) = scanner.next().await.unwrap() {
+                    batch.check_crc().unwrap();
+                    found.push((position, batch.total_size()));
+                }
+                assert_eq!(found, sizes);
+            }
+            // Cut inside the last batch, and a file shorter than it was said to be.
+            let last = sizes[sizes.len() - 1].0;
+            for (len, said) in [(last + 30, last + 30), (last + 30, bytes.len() as u64)] {
+                std::fs::write(&path, &bytes[..len as usize]).unwrap();
+                let file = File::open(&path, OpenOptions::READ).await.unwrap();
+                let mut scanner = Scanner::new(file, 0, said);
+                let damaged = loop {
+                    match scanner.next().await {
+                        Ok(Some(_)) => {}
+                        Ok(None) => panic!("the cut was not seen"),
+                        Err(ScanError::Damaged { position, .. }) => break position,
+                        Err(ScanError::Io(error)) => panic!("{error}"),
+                    }
+                };
+                assert_eq!(damaged, last);
+            }
+        });
+    }
 }

@@ -18,6 +18,7 @@ use crate::rt::sync::Event;
 use crate::types::Offset;
 
 use super::config::{LogConfig, SegmentIo};
+use super::error::about;
 use super::index::{
     IndexDamage, NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex,
     decode_time_entry,
@@ -753,25 +754,34 @@ const DECODE_HERE_BYTES: usize = 64 << 10;
 
 /// Reads `.index` and `.timeindex`; damaged contents are `InvalidData`.
 pub async fn read_index_files(base: Offset, dir: &Path) -> io::Result<(OffsetIndex, TimeIndex)> {
-    let offsets = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::OffsetIndex))).await?;
-    let times = crate::rt::fs::read(&dir.join(segment_file(base, FileKind::TimeIndex))).await?;
+    let index = dir.join(segment_file(base, FileKind::OffsetIndex));
+    let offsets = crate::rt::fs::read(&index).await.map_err(about(&index))?;
+    let time_index = dir.join(segment_file(base, FileKind::TimeIndex));
+    let times = crate::rt::fs::read(&time_index)
+        .await
+        .map_err(about(&time_index))?;
     let bytes = offsets.len() + times.len();
     let decode = move || {
-        let offsets = OffsetIndex::decode(base, &offsets)?;
-        Ok((offsets, TimeIndex::decode(base, &times)?))
+        let damaged = |error: IndexDamage| io::Error::new(io::ErrorKind::InvalidData, error);
+        let offsets = OffsetIndex::decode(base, &offsets).map_err(|e| about(&index)(damaged(e)))?;
+        let times = TimeIndex::decode(base, &times).map_err(|e| about(&time_index)(damaged(e)))?;
+        Ok((offsets, times))
     };
-    let decoded = if bytes <= DECODE_HERE_BYTES {
+    if bytes <= DECODE_HERE_BYTES {
         decode()
     } else {
         crate::rt::blocking(decode).await
-    };
-    decoded.map_err(|error: IndexDamage| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
 }
 
 /// The last entry of a trimmed `.timeindex`, without reading the rest.
 pub async fn read_last_time_entry(base: Offset, dir: &Path) -> io::Result<Option<(i64, Offset)>> {
     let path = dir.join(segment_file(base, FileKind::TimeIndex));
-    let len = crate::rt::fs::file_len(&path).await?;
+    last_time_entry(base, &path).await.map_err(about(&path))
+}
+
+async fn last_time_entry(base: Offset, path: &Path) -> io::Result<Option<(i64, Offset)>> {
+    let len = crate::rt::fs::file_len(path).await?;
     if len % TIME_ENTRY_BYTES as u64 != 0 {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -781,7 +791,7 @@ pub async fn read_last_time_entry(base: Offset, dir: &Path) -> io::Result<Option
     if len == 0 {
         return Ok(None);
     }
-    let file = File::open(&path, OpenOptions::READ).await?;
+    let file = File::open(path, OpenOptions::READ).await?;
     let raw = file
         .read_at(len - TIME_ENTRY_BYTES as u64, TIME_ENTRY_BYTES)
         .await?;

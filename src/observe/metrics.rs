@@ -42,6 +42,11 @@ pub struct PartitionLabels {
     pub partition: i32,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct DirectoryLabels {
+    pub log_directory: String,
+}
+
 /// All metric families of one broker.
 #[derive(Clone)]
 pub struct Families {
@@ -62,6 +67,8 @@ pub struct Families {
     pub high_watermark: Family<PartitionLabels, Gauge>,
     pub log_size: Family<PartitionLabels, Gauge>,
     pub logs: LogFamilies,
+    pub offline_log_directories: Gauge,
+    pub log_directory_offline: Family<DirectoryLabels, Gauge>,
     registry: Arc<Registry>,
 }
 
@@ -95,6 +102,8 @@ impl Families {
             high_watermark: Family::default(),
             log_size: Family::default(),
             logs: LogFamilies::default(),
+            offline_log_directories: Gauge::default(),
+            log_directory_offline: Family::default(),
             registry: Arc::new(Registry::default()),
         };
         let f = &families;
@@ -176,6 +185,16 @@ impl Families {
             f.log_size.clone(),
         );
         f.logs.register(&mut registry);
+        registry.register(
+            "offline_log_directory_count",
+            "Log directories that cannot be used",
+            f.offline_log_directories.clone(),
+        );
+        registry.register(
+            "log_directory_offline",
+            "1 while a log directory cannot be used",
+            f.log_directory_offline.clone(),
+        );
         families.registry = Arc::new(registry);
         families
     }

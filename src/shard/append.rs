@@ -127,7 +127,12 @@ impl Shard {
                 records,
             } = part;
             let Some(partition) = self.partition(id) else {
-                answers.push((slot, Produced::error(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
+                let error = if self.unserved.contains(id) {
+                    ErrorCode::KAFKA_STORAGE_ERROR
+                } else {
+                    ErrorCode::NOT_LEADER_OR_FOLLOWER
+                };
+                answers.push((slot, Produced::error(error)));
                 continue;
             };
             let how = AppendAs::new(origin, request.version, now_ms);

@@ -1,27 +1,38 @@
 //! Makes a shard's replicas follow the metadata image: opens the logs of new partitions, passes on
 //! changed settings, and takes down what was deleted. Runs on the shard, one image at a time, in
 //! order. Never decides where a partition belongs.
+//!
+//! A partition whose log cannot be opened is *unserved*: it answers KAFKA_STORAGE_ERROR. If its
+//! directory failed, that is for good; if the disk was only full, it is tried again.
 
 use super::Shard;
+use crate::cluster::directories;
 use crate::cluster::{
     ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
 };
 use crate::log::dir::Checkpoints;
 use crate::log::journal::Journals;
-use crate::log::{Log, LogOpen, ProducerLimits, RecoveryReport};
+use crate::log::{Log, LogError, LogOpen, ProducerLimits, RecoveryReport};
 use crate::replica::leader::Leader;
 use crate::replica::partition::Partition;
 use crate::rt;
 use crate::types::{Offset, PartitionId, Uuid};
 use crate::wire::Str;
-use ahash::AHashSet;
+use ahash::{AHashMap, AHashSet};
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a partition waits that could not be opened on a full disk.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a shard must know of a log directory to open logs in it.
 #[derive(Debug)]
 pub struct DirFacts {
+    /// `directory.id`.
+    pub id: Uuid,
     pub path: PathBuf,
     /// It was shut down cleanly.
     pub clean: bool,
@@ -30,6 +41,29 @@ pub struct DirFacts {
     pub present: AHashSet<(String, i32)>,
     /// What the flush journals of an earlier life say.
     pub journals: Arc<Journals>,
+}
+
+/// The log directories at the start of the process.
+#[derive(Debug)]
+pub struct Directories {
+    pub online: Vec<DirFacts>,
+    /// Those that could not be used, each with what was wrong.
+    pub offline: Vec<(PathBuf, LogError)>,
+}
+
+/// The partitions of this shard that have no open log, each with the directory it lies in if that
+/// is known.
+#[derive(Default)]
+pub(super) struct Unserved {
+    partitions: RefCell<AHashMap<PartitionId, Option<PathBuf>>>,
+    /// A task waits to try them again.
+    retrying: Cell<bool>,
+}
+
+impl Unserved {
+    pub(super) fn contains(&self, id: PartitionId) -> bool {
+        self.partitions.borrow().contains_key(&id)
+    }
 }
 
 /// A partition that the image gives to this shard.
@@ -43,32 +77,17 @@ impl Shard {
     /// Brings the shard to `image`. Returns when its new partitions can be used and its deleted
     /// ones are gone.
     pub async fn apply_image(self: &Rc<Self>, image: Arc<Image>) {
+        let _turn = self.apply_turn.acquire(1).await;
         let before = self.image();
         let wanted = self.wanted(&image);
-        let new: Vec<_> = wanted
-            .iter()
-            .filter(|new| self.partition(new.id).is_none())
-            .collect();
-        let opens = new
-            .iter()
-            .map(|new| self.how_to_open(&image, new))
-            .collect();
-        for (new, opened) in new.into_iter().zip(self.logs.open_all(opens).await) {
-            match opened {
-                Ok((log, report)) => {
-                    tell_recovery(&log, &report);
-                    self.lead(&image, new, log);
-                }
-                Err(error) => {
-                    // What a journal has of it must still be there when it can be opened.
-                    self.dirs.iter().for_each(|dir| dir.journals.keep());
-                    tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
-                }
-            }
-        }
+        self.open_new(&before, &image, &wanted).await;
         self.set_image(image.clone());
         self.update_settings(&before, &image);
         let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
+        self.unserved
+            .partitions
+            .borrow_mut()
+            .retain(|id, _| kept.contains(id));
         let gone: Vec<_> = self
             .partitions()
             .into_iter()
@@ -85,6 +104,116 @@ impl Shard {
         if !deleted.is_empty() {
             for coordinator in self.groups.all() {
                 coordinator.tell(|state| state.on_topics_deleted(&deleted, super::groups::clock()));
+            }
+        }
+    }
+
+    /// Opens the logs of the partitions that have none open yet.
+    async fn open_new(self: &Rc<Self>, before: &Image, image: &Image, wanted: &[Wanted<'_>]) {
+        let mut new = Vec::new();
+        let mut opens = Vec::new();
+        for wanted in wanted {
+            if self.partition(wanted.id).is_some() {
+                continue;
+            }
+            if let Some(open) = self.how_to_open(before, image, wanted) {
+                self.warn_of_missing(before, wanted);
+                new.push(wanted);
+                opens.push(open);
+            } else {
+                self.unserved
+                    .partitions
+                    .borrow_mut()
+                    .entry(wanted.id)
+                    .or_insert(None);
+            }
+        }
+        let dirs: Vec<PathBuf> = opens.iter().map(|open| open.log_dir.clone()).collect();
+        let opened = self.logs.open_all(opens).await;
+        for ((new, dir), opened) in new.into_iter().zip(dirs).zip(opened) {
+            match opened {
+                Ok((log, report)) => {
+                    self.unserved.partitions.borrow_mut().remove(&new.id);
+                    tell_recovery(&log, &report);
+                    self.lead(image, new, log);
+                }
+                Err(error) => self.not_opened(new, dir, &error),
+            }
+        }
+    }
+
+    /// A partition that is older than this process and lies nowhere begins empty: perhaps it was
+    /// never written, perhaps a disk was replaced. Kafka does the same, without a word.
+    fn warn_of_missing(&self, before: &Image, wanted: &Wanted<'_>) {
+        let key = (wanted.topic.name.to_string(), wanted.id.index);
+        let at_start = before.offset() < 0;
+        let lies_somewhere = self
+            .dirs
+            .online
+            .iter()
+            .any(|dir| dir.present.contains(&key));
+        if at_start && !lies_somewhere {
+            tracing::warn!(topic = %key.0, partition = key.1, "no log directory holds this partition, it begins empty");
+        }
+    }
+
+    /// A log that cannot be opened costs its directory, as in Kafka: what is wrong with one file
+    /// of a disk may be wrong with all. Only a full disk comes right by itself.
+    fn not_opened(self: &Rc<Self>, new: &Wanted<'_>, dir: PathBuf, error: &LogError) {
+        tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
+        // What a journal has of it must still be there when it can be opened; it is told once, to
+        // the first attempt, so what is left is for the next start.
+        let facts = self.dirs.online.iter().find(|facts| facts.path == dir);
+        let journaled = facts.is_some_and(|facts| !facts.journals.is_empty());
+        facts.inspect(|facts| facts.journals.keep());
+        match error {
+            error if error.is_no_space() && journaled => {}
+            error if error.is_no_space() => self.retry_later(),
+            LogError::TopicId { .. } => {}
+            error => self.logs.fail_directory(&dir, error),
+        }
+        self.unserved
+            .partitions
+            .borrow_mut()
+            .insert(new.id, Some(dir));
+    }
+
+    /// The partitions that could not be opened though their directory is online: directory, topic
+    /// and index.
+    pub(super) fn unserved_in_dirs(&self) -> Vec<(&DirFacts, String, i32)> {
+        let image = self.image();
+        let unserved = self.unserved.partitions.borrow();
+        let found = unserved.iter().filter_map(|(id, path)| {
+            let path = path.as_ref()?;
+            let dir = self.dirs.online.iter().find(|dir| dir.path == *path)?;
+            let topic = image.topic_by_id(id.topic)?;
+            Some((dir, topic.name.to_string(), id.index))
+        });
+        found.collect()
+    }
+
+    fn retry_later(self: &Rc<Self>) {
+        if self.unserved.retrying.replace(true) {
+            return;
+        }
+        let shard = self.clone();
+        rt::spawn(async move {
+            rt::select2(rt::sleep(RETRY_PAUSE), shard.drained()).await;
+            shard.unserved.retrying.set(false);
+            if !shard.is_draining() {
+                let image = shard.image();
+                shard.apply_image(image).await;
+            }
+        });
+    }
+
+    /// A log directory failed, here or under another shard: its partitions answer
+    /// KAFKA_STORAGE_ERROR, and its groups are coordinated by nobody.
+    pub fn directory_failed(self: &Rc<Self>, dir: &std::path::Path, cause: &LogError) {
+        self.logs.take_directory_offline(dir, cause);
+        for partition in self.partitions() {
+            if partition.topic == OFFSETS_TOPIC && partition.log.is_offline() {
+                self.groups.release(partition.id.index);
             }
         }
     }
@@ -111,21 +240,20 @@ impl Shard {
         wanted
     }
 
-    fn how_to_open(&self, image: &Image, new: &Wanted<'_>) -> LogOpen {
+    /// `None` if the partition's directory is offline, or may be.
+    fn how_to_open(&self, before: &Image, image: &Image, new: &Wanted<'_>) -> Option<LogOpen> {
         let (topic, index) = (new.topic, new.id.index);
         let key = (topic.name.to_string(), index);
-        let dir = self
-            .dirs
-            .iter()
-            .find(|dir| dir.present.contains(&key))
-            .unwrap_or_else(|| self.roomiest(&topic.name, index));
-        LogOpen {
+        let dir = self.directory_of(before, new, &key)?;
+        let tried = self.unserved.contains(new.id);
+        Some(LogOpen {
             log_dir: dir.path.clone(),
             topic: topic.name.to_string(),
             partition: index,
             topic_id: topic.id,
             config: configs::layers(image, &self.node.config).log_config(&settings(image, topic)),
-            clean_shutdown: dir.clean,
+            // What a first attempt left behind half done is not believed.
+            clean_shutdown: dir.clean && !tried,
             recovery_point: dir
                 .checkpoints
                 .recovery_point
@@ -138,16 +266,38 @@ impl Shard {
                 expiration_ms: self.node.config.producer_id_expiration_ms,
                 ..ProducerLimits::default()
             },
-        }
+        })
     }
 
-    /// The directory for a new partition: they take turns by name, which spreads them evenly
-    /// without asking the other shards.
-    fn roomiest(&self, topic: &str, index: i32) -> &DirFacts {
-        let turn = topic.bytes().fold(index as usize, |sum, byte| {
+    /// Where a partition's log lies or is to be made. Where its registration names no directory of
+    /// ours, a new one goes to any that is online; one that was there before this process may lie
+    /// in a directory that is not.
+    fn directory_of(
+        &self,
+        before: &Image,
+        new: &Wanted<'_>,
+        key: &(String, i32),
+    ) -> Option<&DirFacts> {
+        let is_online = |dir: &&DirFacts| self.logs.failure_of(&dir.path).is_none();
+        let dirs = &self.dirs.online;
+        if let Some(dir) = dirs.iter().find(|dir| dir.present.contains(key)) {
+            return Some(dir).filter(is_online);
+        }
+        let registered = new.registration.directory(self.node.node);
+        if let Some(dir) = dirs.iter().find(|dir| dir.id == registered) {
+            return Some(dir).filter(is_online);
+        }
+        let is_new = before.offset() >= 0 && before.topic_by_id(new.topic.id).is_none();
+        let may_be_hidden = !is_new && !self.dirs.offline.is_empty();
+        if directories::is_directory(registered) || may_be_hidden {
+            return None;
+        }
+        // By name they take turns, which spreads them evenly without asking the other shards.
+        let online: Vec<&DirFacts> = dirs.iter().filter(is_online).collect();
+        let turn = key.0.bytes().fold(key.1 as usize, |sum, byte| {
             sum.wrapping_add(usize::from(byte))
         });
-        &self.dirs[turn % self.dirs.len()]
+        online.get(turn % online.len().max(1)).copied()
     }
 
     /// Becomes the partition's leader with what its log holds.
@@ -162,6 +312,7 @@ impl Shard {
         let end = log.log_end();
         let high_watermark = self
             .dirs
+            .online
             .iter()
             .find_map(|dir| dir.checkpoints.high_watermark.get(&key).copied())
             .unwrap_or(Offset::ZERO)

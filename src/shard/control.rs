@@ -2,16 +2,19 @@
 //! to the shards, writes the directories' checkpoints. Never on the path of a record.
 
 use super::Shard;
+use super::directories::LogDirs;
 use super::mesh::{LocalFuture, Mesh};
 use super::upkeep::PartitionFacts;
-use crate::cluster::Image;
 use crate::cluster::controller::Controller;
+use crate::cluster::{Image, directories};
+use crate::log::LogError;
 use crate::log::checkpoint::OffsetMap;
-use crate::log::dir::LogDir;
+use crate::log::dir::{DirError, LogDir};
+use crate::observe::metrics::{DirectoryLabels, Families};
 use crate::rt;
-use crate::rt::sync::{Event, queue};
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use crate::rt::sync::{Event, Semaphore, queue};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +29,12 @@ pub struct Control {
     pub controller: Rc<Controller>,
     mesh: Rc<Mesh<Shard, Control>>,
     shards: usize,
-    dirs: Vec<LogDir>,
+    dirs: LogDirs,
+    /// Checkpoints are written by one at a time: two would write one temporary file.
+    checkpoint_turn: Semaphore,
+    /// Why the broker must stop, once it must.
+    must_stop: RefCell<Option<String>>,
+    stopping: Event,
     /// By shard: the offset of the image it has applied.
     applied: Vec<Cell<i64>>,
     moved: Event,
@@ -38,13 +46,16 @@ impl Control {
         controller: Rc<Controller>,
         mesh: Rc<Mesh<Shard, Control>>,
         shards: usize,
-        dirs: Vec<LogDir>,
+        dirs: LogDirs,
     ) -> Rc<Control> {
         let control = Rc::new(Control {
             controller: controller.clone(),
             mesh,
             shards,
             dirs,
+            checkpoint_turn: Semaphore::new(1),
+            must_stop: RefCell::new(None),
+            stopping: Event::new(),
             applied: (0..shards).map(|_| Cell::new(-1)).collect(),
             moved: Event::new(),
         });
@@ -74,6 +85,12 @@ impl Control {
         };
         publish(first);
         controller.on_publish(publish);
+        let weak = Rc::downgrade(&control);
+        controller.on_failure(move |error| {
+            if let Some(control) = weak.upgrade() {
+                control.stop(format!("the metadata log has failed: {error}"));
+            }
+        });
         control
     }
 
@@ -108,6 +125,82 @@ impl Control {
         rt::join_all(calls).await.into_iter().flatten().collect()
     }
 
+    /// A log directory failed under some shard: every shard takes its logs offline, its partitions
+    /// lose their leader. Without a directory that can be used the broker stops.
+    pub async fn directory_failed(&self, path: PathBuf, cause: LogError) {
+        if !self.dirs.fail(&path, &cause) {
+            return;
+        }
+        tracing::error!(dir = %path.display(), error = %cause, "log directory is offline");
+        // First of all nobody may write there any more.
+        self.ask_shards(move |shard| -> LocalFuture<()> {
+            shard.directory_failed(&path, &cause);
+            Box::pin(std::future::ready(()))
+        })
+        .await;
+        if let Err(error) = self.dirs.check() {
+            self.stop(error.to_string());
+            return;
+        }
+        let (node, online) = (self.controller.config.node_id, self.dirs.online_ids());
+        let changed = self
+            .controller
+            .change(|image| (directories::failed(image, node, &online), ()))
+            .await;
+        if let Err(error) = changed {
+            tracing::error!(%error, "the failure of a log directory could not be registered");
+        }
+    }
+
+    /// Asks the shards which directories failed while they opened their logs.
+    pub async fn collect_failures(&self) {
+        let answers = self
+            .ask_shards(|shard| -> LocalFuture<BTreeMap<PathBuf, LogError>> {
+                Box::pin(std::future::ready(shard.logs.offline_dirs()))
+            })
+            .await;
+        for (path, cause) in answers.into_iter().flatten() {
+            self.directory_failed(path, cause).await;
+        }
+    }
+
+    pub fn dirs(&self) -> &LogDirs {
+        &self.dirs
+    }
+
+    fn stop(&self, why: String) {
+        self.must_stop.borrow_mut().get_or_insert(why);
+        self.stopping.notify_all();
+    }
+
+    /// Why the broker must stop, if it must.
+    pub fn must_stop(&self) -> Option<String> {
+        self.must_stop.borrow().clone()
+    }
+
+    /// Waits until the broker must stop; why.
+    pub async fn stopped(&self) -> String {
+        loop {
+            if let Some(why) = self.must_stop() {
+                return why;
+            }
+            self.stopping.wait().await;
+        }
+    }
+
+    /// Brings the gauges of the directories up to date, before a scrape.
+    pub fn refresh_gauges(&self, families: &Families) {
+        let mut count = 0;
+        for (path, is_offline) in self.dirs.states() {
+            count += i64::from(is_offline);
+            let log_directory = path.display().to_string();
+            let labels = DirectoryLabels { log_directory };
+            let gauge = families.log_directory_offline.get_or_create(&labels);
+            gauge.set(i64::from(is_offline));
+        }
+        families.offline_log_directories.set(count);
+    }
+
     async fn facts(&self) -> BTreeMap<PathBuf, Vec<PartitionFacts>> {
         let answers = self
             .ask_shards(|shard| -> LocalFuture<Vec<PartitionFacts>> {
@@ -124,27 +217,21 @@ impl Control {
     /// Writes every directory's high-watermark checkpoint, and with `recovery` also the
     /// recovery-point and log-start checkpoints.
     pub async fn write_checkpoints(&self, recovery: bool) {
+        let _turn = self.checkpoint_turn.acquire(1).await;
         let mut by_dir = self.facts().await;
-        for dir in &self.dirs {
+        let mut failed = Vec::new();
+        for dir in self.dirs.online() {
             let facts = by_dir.remove(dir.path()).unwrap_or_default();
-            let marks: OffsetMap = facts
-                .iter()
-                .map(|facts| {
-                    (
-                        (facts.log.topic.clone(), facts.log.partition),
-                        facts.high_watermark,
-                    )
-                })
-                .collect();
-            let mut written = dir.write_high_watermarks(&marks).await;
-            if written.is_ok() && recovery {
-                written = dir
-                    .write_log_checkpoints(facts.into_iter().map(|facts| facts.log))
-                    .await;
+            match write_checkpoints(dir, facts, recovery).await {
+                Ok(()) => {}
+                Err(error) if error.is_no_space() => {
+                    tracing::warn!(%error, "checkpoints not written for lack of space");
+                }
+                Err(error) => failed.push((dir.path().to_owned(), error.as_log_error())),
             }
-            if let Err(error) = written {
-                tracing::error!(%error, "checkpoints could not be written");
-            }
+        }
+        for (path, cause) in failed {
+            self.directory_failed(path, cause).await;
         }
     }
 
@@ -168,20 +255,25 @@ impl Control {
     }
 
     /// Ends the broker: fences it, closes the shards, writes the last checkpoints and, where
-    /// everything closed, the marker of a clean stop.
+    /// everything closed, the marker of a clean stop. A directory that failed is not touched.
     pub async fn shut_down(&self) {
         if let Err(error) = self.controller.fence().await {
             tracing::error!(%error, "the broker could not be fenced");
         }
         let closed = self
-            .ask_shards(|shard| -> LocalFuture<bool> { Box::pin(shard.shut_down()) })
+            .ask_shards(|shard| -> LocalFuture<Vec<PathBuf>> { Box::pin(shard.shut_down()) })
             .await;
         self.write_checkpoints(true).await;
-        if closed.len() < self.shards || closed.contains(&false) {
-            tracing::warn!("not every log closed: the next start will recover");
+        if closed.len() < self.shards {
+            tracing::warn!("not every shard has closed its logs: the next start will recover");
             return;
         }
-        for dir in &self.dirs {
+        let unclean: BTreeSet<PathBuf> = closed.into_iter().flatten().collect();
+        for dir in self.dirs.online() {
+            if unclean.contains(dir.path()) {
+                tracing::warn!(dir = %dir.path().display(), "not every log closed: the next start will recover");
+                continue;
+            }
             if let Err(error) = dir.write_clean_marker(self.controller.broker_epoch()).await {
                 tracing::error!(%error, "the marker of a clean stop could not be written");
             }
@@ -196,4 +288,24 @@ impl Control {
         })
         .await;
     }
+}
+
+async fn write_checkpoints(
+    dir: &LogDir,
+    facts: Vec<PartitionFacts>,
+    recovery: bool,
+) -> Result<(), DirError> {
+    let marks: OffsetMap = facts
+        .iter()
+        .map(|facts| {
+            let key = (facts.log.topic.clone(), facts.log.partition);
+            (key, facts.high_watermark)
+        })
+        .collect();
+    dir.write_high_watermarks(&marks).await?;
+    if recovery {
+        let logs = facts.into_iter().map(|facts| facts.log);
+        dir.write_log_checkpoints(logs).await?;
+    }
+    Ok(())
 }

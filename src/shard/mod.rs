@@ -11,6 +11,7 @@
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
+//! * [`directories`] the log directories of the process;
 //! * [`control`] the executor beside the shards that owns the metadata.
 
 pub mod append;
@@ -18,6 +19,7 @@ pub mod apply;
 pub mod budget;
 pub mod connections;
 pub mod control;
+pub mod directories;
 pub mod gather;
 mod group_load;
 pub mod groups;

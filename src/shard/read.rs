@@ -206,11 +206,11 @@ async fn read_one(
     min_one: bool,
 ) -> Read {
     let slot = part.slot;
-    if let Err(error) = partition.check_epoch(part.current_leader_epoch) {
-        return Read::error(slot, error);
-    }
     if partition.log.is_offline() {
         return Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR);
+    }
+    if let Err(error) = partition.check_epoch(part.current_leader_epoch) {
+        return Read::error(slot, error);
     }
     let bounds = partition.bounds();
     let from = Offset(part.from);
@@ -253,6 +253,7 @@ async fn read_one(
         Err(LogError::OutOfRange { .. }) => Read::error(slot, ErrorCode::OFFSET_OUT_OF_RANGE),
         Err(error) => {
             tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "read failed");
+            partition.log.give_up_after(&error);
             Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR)
         }
     }

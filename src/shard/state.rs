@@ -1,6 +1,6 @@
 //! The state of one shard and how the rooms above reach it. Never waits.
 
-use super::apply::DirFacts;
+use super::apply::{Directories, Unserved};
 use super::budget::Budget;
 use super::connections::Connections;
 use super::control::Control;
@@ -15,7 +15,7 @@ use crate::observe::metrics::ShardMetrics;
 use crate::replica::partition::Partition;
 use crate::replica::session::Sessions;
 use crate::rt;
-use crate::rt::sync::Event;
+use crate::rt::sync::{Event, Semaphore};
 use crate::types::{NodeId, PartitionId};
 use crate::wire::ErrorCode;
 use ahash::AHashMap;
@@ -57,7 +57,10 @@ pub struct Shard {
     pub groups: Groups,
     pub logs: Rc<LogManager>,
     pub(super) producer_ids: ProducerIds,
-    pub(super) dirs: Arc<Vec<DirFacts>>,
+    pub(super) dirs: Arc<Directories>,
+    pub(super) unserved: Unserved,
+    /// One image at a time.
+    pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
     budget: Rc<Budget>,
     accepting: Flag,
@@ -75,10 +78,13 @@ impl Shard {
         settings: ShardSettings,
         mesh: Rc<Mesh<Shard, Control>>,
         logs: Rc<LogManager>,
-        dirs: Arc<Vec<DirFacts>>,
+        dirs: Arc<Directories>,
         metrics: ShardMetrics,
     ) -> Rc<Shard> {
         let groups = Groups::new(&node.config);
+        for (dir, cause) in &dirs.offline {
+            logs.take_directory_offline(dir, cause);
+        }
         let now = rt::now();
         Rc::new(Shard {
             place,
@@ -94,6 +100,8 @@ impl Shard {
             logs,
             producer_ids: ProducerIds::default(),
             dirs,
+            unserved: Unserved::default(),
+            apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),
             accepting: Flag::new(),
@@ -170,8 +178,11 @@ impl Shard {
         self.partitions.borrow_mut().remove(&id)
     }
 
-    /// The error for a partition that has no replica here.
+    /// The error for a partition that has no replica here, or none that can be used.
     pub fn missing(&self, id: PartitionId) -> ErrorCode {
+        if self.unserved.contains(id) {
+            return ErrorCode::KAFKA_STORAGE_ERROR;
+        }
         let image = self.image.borrow();
         match image.topic_by_id(id.topic) {
             Some(topic) if topic.has_partition(id.index) => ErrorCode::NOT_LEADER_OR_FOLLOWER,

@@ -52,9 +52,11 @@ impl Shard {
         }
     }
 
-    /// What this shard's partitions tell for the checkpoints.
+    /// What this shard's partitions tell for the checkpoints. A partition that could not be opened
+    /// keeps what the checkpoints said at the start: its log start must not be forgotten.
     pub fn checkpoint_facts(&self) -> Vec<PartitionFacts> {
-        self.partitions()
+        let open = self.partitions();
+        let open = open
             .iter()
             .filter(|partition| !partition.log.is_offline())
             .filter_map(|partition| {
@@ -63,8 +65,34 @@ impl Shard {
                     log: partition.log.checkpoint_facts(),
                     high_watermark: partition.bounds().high_watermark,
                 })
-            })
-            .collect()
+            });
+        let unserved = self
+            .unserved_in_dirs()
+            .into_iter()
+            .map(|(dir, topic, partition)| {
+                let key = (topic.clone(), partition);
+                PartitionFacts {
+                    dir: dir.path.clone(),
+                    high_watermark: dir
+                        .checkpoints
+                        .high_watermark
+                        .get(&key)
+                        .copied()
+                        .unwrap_or_default(),
+                    log: CheckpointFacts {
+                        topic,
+                        partition,
+                        recovery_point: dir
+                            .checkpoints
+                            .recovery_point
+                            .get(&key)
+                            .copied()
+                            .unwrap_or_default(),
+                        log_start: dir.checkpoints.log_start.get(&key).copied(),
+                    },
+                }
+            });
+        open.chain(unserved).collect()
     }
 
     /// Brings the shard's gauges up to date, before a scrape.
@@ -115,9 +143,9 @@ impl Shard {
         }
     }
 
-    /// Ends the shard: no new requests, those under way are answered, every log is closed. True
-    /// if all of them closed cleanly.
-    pub async fn shut_down(self: Rc<Self>) -> bool {
+    /// Ends the shard: no new requests, those under way are answered, every log is closed. Answers
+    /// the directories of which one did not close cleanly, or was not open.
+    pub async fn shut_down(self: Rc<Self>) -> Vec<PathBuf> {
         self.start_draining();
         self.flush_waiting();
         if rt::timeout(DRAIN_PATIENCE, self.connections().all_ended())
@@ -129,13 +157,14 @@ impl Shard {
                 "connections are still open at shutdown"
             );
         }
-        let mut clean = true;
+        let unserved = self.unserved_in_dirs().into_iter();
+        let mut unclean: Vec<PathBuf> = unserved.map(|(dir, ..)| dir.path.clone()).collect();
         for (dir, closed) in self.logs.close_all().await {
             if let Err(error) = closed {
                 tracing::error!(dir = %dir.display(), %error, "a log could not be closed");
-                clean = false;
+                unclean.push(dir);
             }
         }
-        clean
+        unclean
     }
 }

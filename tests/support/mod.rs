@@ -1,6 +1,7 @@
 //! A broker as a child process, and a raw protocol connection, for the tests of the real binary.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod client;
 pub mod raw;
 
 use std::io::{BufRead, BufReader};
@@ -81,6 +82,18 @@ impl Broker {
                 "broker did not stop; its log:\n{}",
                 self.log_text()
             );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until the broker has ended by itself; how.
+    pub fn end(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the broker is ours") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "broker does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

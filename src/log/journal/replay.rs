@@ -110,6 +110,11 @@ impl Journals {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// A log that they may say something of could not be opened: the files stay for a later start.
     pub fn keep(&self) {
         self.kept.store(true, Ordering::Release);

@@ -1,6 +1,7 @@
 //! Tests of a whole log on a real directory, on the ring.
 
 mod cold;
+mod disks;
 mod history;
 mod journal;
 mod manager;

@@ -1,0 +1,292 @@
+//! Which log directory of a broker holds a replica (KIP-858), and what follows when a directory
+//! is gone. Pure: the image in, records out.
+//!
+//! New replicas go where the broker holds the fewest. A replica whose directory is offline has no
+//! leader here: its records are on that disk, and an empty log in another place is not them.
+
+use super::image::Image;
+use super::record::MetadataRecord;
+use super::topics::PartitionRegistration;
+use crate::types::{NodeId, Uuid};
+use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
+use crate::wire::messages::partition_change_record::PartitionChangeRecord;
+use ahash::AHashMap;
+
+/// Directory id of a replica whose broker has not placed it yet.
+pub const UNASSIGNED: Uuid = Uuid::from_halves(0, 1);
+/// Ids below this many are Kafka's own; none of them names a directory.
+const RESERVED_IDS: u8 = 100;
+
+/// Whether an id names a directory, and not one of Kafka's special states.
+pub fn is_directory(id: Uuid) -> bool {
+    id.0[..15].iter().any(|&byte| byte != 0) || id.0[15] >= RESERVED_IDS
+}
+
+/// How many replicas each directory holds; grows with every choice.
+pub(super) struct Placement<'a> {
+    image: &'a Image,
+    held: Option<AHashMap<Uuid, usize>>,
+}
+
+impl<'a> Placement<'a> {
+    pub(super) fn new(image: &'a Image) -> Placement<'a> {
+        Placement { image, held: None }
+    }
+
+    /// The directory of a new replica on `node`: of those online the one with the fewest.
+    pub(super) fn choose(&mut self, node: NodeId) -> Uuid {
+        let online = self.image.broker(node).map(|broker| &broker.log_dirs[..]);
+        match online {
+            None | Some([]) => UNASSIGNED,
+            Some([only]) => *only,
+            Some(several) => self.roomiest(several),
+        }
+    }
+
+    /// Of these directories the one with the fewest replicas; the first of equals.
+    fn roomiest(&mut self, directories: &[Uuid]) -> Uuid {
+        let image = self.image;
+        let held = self.held.get_or_insert_with(|| {
+            let mut held = AHashMap::new();
+            for topic in image.topics() {
+                for id in topic.partitions().flat_map(|(_, p)| &p.directories) {
+                    *held.entry(*id).or_default() += 1;
+                }
+            }
+            held
+        });
+        let chosen = directories
+            .iter()
+            .min_by_key(|id| held.get(*id).copied().unwrap_or(0))
+            .copied()
+            .unwrap_or(UNASSIGNED);
+        *held.entry(chosen).or_default() += 1;
+        chosen
+    }
+}
+
+/// The directories of a node as it found them at its start.
+pub struct Found<'a> {
+    pub node: NodeId,
+    /// Ids of those online.
+    pub online: &'a [Uuid],
+    /// Some directory could not be read: what is not found may be there.
+    pub some_offline: bool,
+    /// Where each partition lies, by topic name and index.
+    pub partitions: &'a AHashMap<(String, i32), Uuid>,
+}
+
+/// What a node's start changes: partitions are registered where they lie; what may lie in an
+/// offline directory has no leader; what lies nowhere is placed.
+pub fn settle(image: &Image, found: &Found<'_>) -> Vec<MetadataRecord> {
+    let mut placement = Placement::new(image);
+    let mut records = Vec::new();
+    for topic in image.topics() {
+        for (index, partition) in topic.partitions() {
+            if !partition.replicas.contains(&found.node) {
+                continue;
+            }
+            let registered = partition.directory(found.node);
+            let lies_in = found.partitions.get(&(topic.name.to_string(), index));
+            let placed = match lies_in {
+                Some(id) => Some(*id),
+                None if found.online.contains(&registered) => Some(registered),
+                None if found.some_offline => None,
+                None => Some(placement.roomiest(found.online)),
+            };
+            let base = change(topic.id, index);
+            match placed {
+                Some(id) if id == registered => {}
+                Some(id) => records.push(PartitionChangeRecord {
+                    directories: Some(partition.directories_with(found.node, id)),
+                    ..base
+                }),
+                None if partition.leader == found.node => {
+                    records.push(PartitionChangeRecord { leader: -1, ..base });
+                }
+                None => {}
+            }
+        }
+    }
+    records.into_iter().map(MetadataRecord::from).collect()
+}
+
+/// What the failure of a directory changes: `online` are those left. The partitions of the others
+/// lose their leader.
+pub fn failed(image: &Image, node: NodeId, online: &[Uuid]) -> Vec<MetadataRecord> {
+    let mut records = Vec::new();
+    if let Some(broker) = image.broker(node) {
+        records.push(MetadataRecord::from(BrokerRegistrationChangeRecord {
+            broker_id: node.0,
+            broker_epoch: broker.epoch.0,
+            log_dirs: online.to_vec(),
+            ..Default::default()
+        }));
+    }
+    for topic in image.topics() {
+        for (index, partition) in topic.partitions() {
+            let directory = partition.directory(node);
+            let lost = is_directory(directory) && !online.contains(&directory);
+            if lost && partition.leader == node {
+                records.push(MetadataRecord::from(PartitionChangeRecord {
+                    leader: -1,
+                    ..change(topic.id, index)
+                }));
+            }
+        }
+    }
+    records
+}
+
+fn change(topic_id: Uuid, partition_id: i32) -> PartitionChangeRecord {
+    PartitionChangeRecord {
+        topic_id,
+        partition_id,
+        ..Default::default()
+    }
+}
+
+impl PartitionRegistration {
+    /// The directory of the replica on `node`; unassigned where the record names none.
+    pub fn directory(&self, node: NodeId) -> Uuid {
+        let at = self.replicas.iter().position(|id| *id == node);
+        at.and_then(|at| self.directories.get(at))
+            .copied()
+            .unwrap_or(UNASSIGNED)
+    }
+
+    /// The directories with that of `node` replaced.
+    fn directories_with(&self, node: NodeId, id: Uuid) -> Vec<Uuid> {
+        let of = |replica: &NodeId| {
+            if *replica == node {
+                id
+            } else {
+                self.directory(*replica)
+            }
+        };
+        self.replicas.iter().map(of).collect()
+    }
+}
+
+impl Image {
+    /// Whether a replica can serve nobody: its broker is not there, or its directory is offline.
+    pub fn is_replica_offline(&self, partition: &PartitionRegistration, node: NodeId) -> bool {
+        let Some(broker) = self.broker(node).filter(|broker| !broker.fenced) else {
+            return true;
+        };
+        let directory = partition.directory(node);
+        is_directory(directory)
+            && !broker.log_dirs.is_empty()
+            && !broker.log_dirs.contains(&directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::messages::partition_record::PartitionRecord;
+    use crate::wire::messages::register_broker_record::RegisterBrokerRecord;
+    use crate::wire::messages::topic_record::TopicRecord;
+
+    const A: Uuid = Uuid::from_halves(7, 1);
+    const B: Uuid = Uuid::from_halves(7, 2);
+    const C: Uuid = Uuid::from_halves(7, 3);
+    const NODE: NodeId = NodeId(1);
+    const TOPIC: Uuid = Uuid::from_halves(0, 77);
+
+    /// One topic whose partitions lie in these directories.
+    fn image(log_dirs: &[Uuid], directories: &[Uuid]) -> Image {
+        let mut image = Image::default();
+        let mut records = vec![
+            MetadataRecord::from(RegisterBrokerRecord {
+                broker_id: NODE.0,
+                log_dirs: log_dirs.to_vec(),
+                fenced: false,
+                ..Default::default()
+            }),
+            MetadataRecord::from(TopicRecord {
+                name: "t".into(),
+                topic_id: TOPIC,
+                ..Default::default()
+            }),
+        ];
+        for (index, directory) in directories.iter().enumerate() {
+            records.push(MetadataRecord::from(PartitionRecord {
+                partition_id: index as i32,
+                topic_id: TOPIC,
+                leader: NODE.0,
+                replicas: vec![NODE.0],
+                isr: vec![NODE.0],
+                directories: vec![*directory],
+                ..Default::default()
+            }));
+        }
+        apply(&mut image, &records);
+        image
+    }
+
+    fn apply(image: &mut Image, records: &[MetadataRecord]) {
+        for record in records {
+            image.apply(image.offset() + 1, record).unwrap();
+        }
+    }
+
+    fn state(image: &Image) -> Vec<(i32, Uuid, bool)> {
+        let topic = image.topic_by_name("t").unwrap();
+        topic
+            .partitions()
+            .map(|(_, partition)| {
+                (
+                    partition.leader.0,
+                    partition.directory(NODE),
+                    image.is_replica_offline(partition, NODE),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn new_replicas_go_where_the_fewest_are() {
+        let image = image(&[A, B, C], &[A, A, B]);
+        let mut placement = Placement::new(&image);
+        let chosen: Vec<Uuid> = (0..6).map(|_| placement.choose(NODE)).collect();
+        assert_eq!(chosen, [C, B, C, A, B, C]);
+        assert_eq!(placement.choose(NodeId(9)), UNASSIGNED);
+    }
+
+    #[test]
+    fn a_failed_directory_takes_its_partitions_leaders_and_no_others() {
+        let mut image = image(&[A, B], &[A, B, UNASSIGNED]);
+        let records = failed(&image, NODE, &[A]);
+        apply(&mut image, &records);
+        assert_eq!(
+            state(&image),
+            [(1, A, false), (-1, B, true), (1, UNASSIGNED, false)]
+        );
+        assert_eq!(image.broker(NODE).unwrap().log_dirs, [A]);
+    }
+
+    #[test]
+    fn a_start_registers_partitions_where_they_lie_and_guesses_nothing() {
+        let before = image(&[A, B], &[A, A, B, UNASSIGNED]);
+        let lies: AHashMap<(String, i32), Uuid> =
+            [(("t".to_owned(), 0), A), (("t".to_owned(), 1), B)].into();
+        let found = |online, some_offline| Found {
+            node: NODE,
+            online,
+            some_offline,
+            partitions: &lies,
+        };
+        // Partition 2 was in a directory that cannot be read now; so may 3 have been.
+        let mut image = before.clone();
+        apply(&mut image, &settle(&before, &found(&[A, C], true)));
+        let leaders: Vec<i32> = state(&image).iter().map(|(leader, ..)| *leader).collect();
+        assert_eq!(leaders, [1, 1, -1, -1]);
+        assert_eq!(state(&image)[1].1, B, "moved by hand");
+        // The disk was replaced: nothing is hidden anywhere, so they begin anew.
+        let mut image = before.clone();
+        apply(&mut image, &settle(&before, &found(&[A, C], false)));
+        assert_eq!(state(&image)[2].0, 1);
+        assert_eq!(state(&image)[2].1, C);
+    }
+}

@@ -1,0 +1,298 @@
+//! The log directories of the process: taken at its start, given up one by one when they fail. On
+//! the control executor, which alone writes their checkpoints and markers. Never opens a
+//! partition's log; never retries a directory that has failed.
+//!
+//! As in Kafka a directory that cannot be used is offline and the others serve; without one that
+//! can be used, or without the one of the metadata log, the broker does not run.
+
+use super::apply::{DirFacts, Directories};
+use crate::cluster::Image;
+use crate::config::BrokerConfig;
+use crate::log::LogError;
+use crate::log::dir::{DirError, LogDir, MetaProperties};
+use crate::log::journal::Journals;
+use crate::log::names::PartitionDir;
+use crate::rt;
+use crate::types::Uuid;
+use ahash::{AHashMap, AHashSet};
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why the broker cannot run with the directories there are; one line for a person.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoriesError {
+    #[error(transparent)]
+    Directory(#[from] DirError),
+    #[error("{0}")]
+    Unusable(String),
+}
+
+fn unusable<T>(why: String) -> Result<T, DirectoriesError> {
+    Err(DirectoriesError::Unusable(why))
+}
+
+/// One entry of `log.dirs`.
+struct Entry {
+    path: PathBuf,
+    /// Locked as long as the process lives, also after a failure: what was under way may still
+    /// reach it. `None` if it could not be locked.
+    dir: Option<LogDir>,
+    /// `directory.id`, once read.
+    id: Cell<Option<Uuid>>,
+    failure: RefCell<Option<LogError>>,
+}
+
+impl Entry {
+    fn online(&self) -> Option<&LogDir> {
+        self.dir
+            .as_ref()
+            .filter(|_| self.failure.borrow().is_none())
+    }
+
+    fn give_up(&self, error: &DirError) {
+        tracing::error!(dir = %self.path.display(), %error, "log directory is offline");
+        *self.failure.borrow_mut() = Some(error.as_log_error());
+    }
+}
+
+/// See the module's words.
+pub struct LogDirs {
+    entries: Vec<Entry>,
+    metadata_dir: PathBuf,
+}
+
+impl LogDirs {
+    /// Makes and locks every directory of the settings.
+    pub async fn take(config: &BrokerConfig) -> Result<LogDirs, DirectoriesError> {
+        let mut entries = Vec::with_capacity(config.log_dirs.len());
+        for path in &config.log_dirs {
+            let locked = LogDir::lock(path).await;
+            let (dir, failed) = match locked {
+                Ok(dir) => (Some(dir), None),
+                // Somebody else's is no failed disk: two brokers on one directory end both.
+                Err(error @ DirError::Locked { .. }) => return Err(error.into()),
+                Err(error) => (None, Some(error)),
+            };
+            let entry = Entry {
+                path: path.clone(),
+                dir,
+                id: Cell::new(None),
+                failure: RefCell::new(None),
+            };
+            if let Some(error) = failed {
+                entry.give_up(&error);
+            }
+            entries.push(entry);
+        }
+        let dirs = LogDirs {
+            entries,
+            metadata_dir: config.metadata_log_dir.clone(),
+        };
+        dirs.check()?;
+        Ok(dirs)
+    }
+
+    /// Reads the directories' identities, and gives one to those that have none: a node alone
+    /// formats itself. Returns the cluster's id.
+    pub async fn identify(&self, config: &BrokerConfig) -> Result<String, DirectoriesError> {
+        let mut metas = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let Some(dir) = entry.online() else { continue };
+            match dir.read_meta().await {
+                Ok(meta) => metas.push((entry, dir, meta)),
+                Err(error) => entry.give_up(&error),
+            }
+        }
+        self.check()?;
+        let known = metas.iter().find_map(|(_, _, meta)| meta.as_ref());
+        let cluster_id = match known {
+            Some(meta) => meta.cluster_id.clone(),
+            None if metas.len() < self.entries.len() => {
+                return unusable(
+                    "no readable meta.properties: the directories that are offline may belong to a cluster"
+                        .into(),
+                );
+            }
+            None => {
+                let mut bytes = [0; 16];
+                rt::fill_random(&mut bytes);
+                Uuid(bytes).to_string()
+            }
+        };
+        let mut ids = AHashSet::new();
+        for (entry, dir, meta) in metas {
+            let meta = match meta {
+                Some(meta) => meta,
+                None => {
+                    let meta = MetaProperties::generate(cluster_id.clone(), config.node_id);
+                    if let Err(error) = dir.write_meta(&meta).await {
+                        entry.give_up(&error);
+                        continue;
+                    }
+                    meta
+                }
+            };
+            let path = entry.path.display();
+            if meta.cluster_id != cluster_id {
+                return unusable(format!(
+                    "{path}: meta.properties belongs to cluster {}, other directories to {cluster_id}",
+                    meta.cluster_id
+                ));
+            }
+            if meta.node_id != config.node_id {
+                return unusable(format!(
+                    "{path}: meta.properties belongs to node {}, node.id is {}",
+                    meta.node_id.0, config.node_id.0
+                ));
+            }
+            if !ids.insert(meta.directory_id) {
+                return unusable(format!(
+                    "{path}: directory.id {} is also that of another directory: one is a copy",
+                    meta.directory_id
+                ));
+            }
+            entry.id.set(Some(meta.directory_id));
+        }
+        self.check()?;
+        Ok(cluster_id)
+    }
+
+    /// What the shards must know of the directories. Leftovers of deleted topics go; partitions of
+    /// topics that the metadata does not know are set aside as stray.
+    pub async fn read(&self, image: &Image) -> Result<Directories, DirectoriesError> {
+        let mut online = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let (Some(dir), Some(id)) = (entry.online(), entry.id.get()) else {
+                continue;
+            };
+            match read_one(dir, id, image).await {
+                Ok(facts) => online.push(facts),
+                Err(error) => entry.give_up(&error),
+            }
+        }
+        self.check()?;
+        Ok(Directories {
+            online,
+            offline: self.offline(),
+        })
+    }
+
+    /// The broker runs while there is a directory, and that of the metadata log.
+    pub fn check(&self) -> Result<(), DirectoriesError> {
+        let failed = |path: &Path| {
+            let entry = self.entries.iter().find(|entry| entry.path == path)?;
+            entry.failure.borrow().clone()
+        };
+        if let Some(cause) = failed(&self.metadata_dir) {
+            return unusable(format!(
+                "the metadata log directory {} has failed, the broker cannot go on: {cause}",
+                self.metadata_dir.display()
+            ));
+        }
+        if self.entries.iter().all(|entry| entry.online().is_none()) {
+            let all: Vec<String> = self
+                .entries
+                .iter()
+                .map(|entry| entry.path.display().to_string())
+                .collect();
+            return unusable(format!("all log dirs in {} have failed", all.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// Takes a directory offline; false if it was, or is none of ours.
+    pub fn fail(&self, path: &Path, cause: &LogError) -> bool {
+        let entry = self.entries.iter().find(|entry| entry.path == path);
+        let Some(entry) = entry.filter(|entry| entry.online().is_some()) else {
+            return false;
+        };
+        *entry.failure.borrow_mut() = Some(cause.clone());
+        true
+    }
+
+    pub fn is_offline(&self, path: &Path) -> bool {
+        self.online().all(|dir| dir.path() != path)
+    }
+
+    pub fn online(&self) -> impl Iterator<Item = &LogDir> {
+        self.entries.iter().filter_map(Entry::online)
+    }
+
+    /// `directory.id` of those online.
+    pub fn online_ids(&self) -> Vec<Uuid> {
+        let online = self.entries.iter().filter(|entry| entry.online().is_some());
+        online.filter_map(|entry| entry.id.get()).collect()
+    }
+
+    /// Every directory, and whether it is offline.
+    pub fn states(&self) -> impl Iterator<Item = (&Path, bool)> {
+        self.entries
+            .iter()
+            .map(|entry| (entry.path.as_path(), entry.online().is_none()))
+    }
+
+    fn offline(&self) -> Vec<(PathBuf, LogError)> {
+        let offline = self.entries.iter().filter_map(|entry| {
+            let cause = entry.failure.borrow().clone()?;
+            Some((entry.path.clone(), cause))
+        });
+        offline.collect()
+    }
+}
+
+impl Directories {
+    /// Where each partition lies, by `directory.id`.
+    pub fn found(&self) -> AHashMap<(String, i32), Uuid> {
+        let all = self.online.iter();
+        all.flat_map(|dir| dir.present.iter().map(|key| (key.clone(), dir.id)))
+            .collect()
+    }
+}
+
+async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, DirError> {
+    let clean = dir.take_clean_marker().await?.is_some();
+    let removed = dir.remove_doomed().await?;
+    if removed > 0 {
+        tracing::info!(dir = %dir.path().display(), removed, "directories of deleted topics removed");
+    }
+    let checkpoints = dir.read_checkpoints().await?;
+    let mut present = AHashSet::new();
+    for (name, kind) in dir.partitions().await? {
+        let PartitionDir::Live { topic, partition } = kind else {
+            continue;
+        };
+        let topic_id = dir.topic_id_of(&name).await?;
+        let known = image.topic_by_name(&topic).is_some_and(|known| {
+            topic_id.is_none_or(|id| id == known.id) && known.has_partition(partition)
+        });
+        if known {
+            present.insert((topic, partition));
+            continue;
+        }
+        match dir.make_stray(&topic, partition).await {
+            Ok(aside) => {
+                tracing::warn!(dir = %dir.path().display(), name, aside, "partition is not of this cluster, set aside");
+            }
+            // A full disk may have no room for the new name; the next start tries again.
+            Err(error) if error.is_no_space() => {
+                tracing::warn!(dir = %dir.path().display(), name, %error, "partition is not of this cluster");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let path = dir.path();
+    let journals = Journals::read(path).await.map_err(|source| DirError::Io {
+        what: "read the journals",
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(DirFacts {
+        journals: Arc::new(journals),
+        id,
+        path: dir.path().to_owned(),
+        clean,
+        checkpoints,
+        present,
+    })
+}
