@@ -5,6 +5,7 @@
 use crate::cluster::controller::{Controller, Registration};
 use crate::cluster::{MetadataLogError, directories};
 use crate::config::BrokerConfig;
+use crate::config::layers::Layers;
 use crate::config::listeners::{Listener as ListenerConfig, SecurityProtocol};
 use crate::log::dir::DirError;
 use crate::log::manager::{LogManager, ManagerSettings};
@@ -214,6 +215,13 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
     };
     let upkeep = ManagerSettings {
         retention_check: Duration::from_millis(config.log_retention_check_interval_ms),
+        // What is set dynamically comes with the metadata image.
+        cleaner: Layers {
+            config,
+            broker: None,
+            cluster: None,
+        }
+        .cleaner_settings(shards),
         ..ManagerSettings::default()
     };
     // Each directory fails once.

@@ -5,7 +5,7 @@
 use super::features::ELIGIBLE_LEADER_REPLICAS;
 use super::image::{ConfigMap, Image, ResourceType};
 use super::record::MetadataRecord;
-use crate::config::broker::check_time;
+use crate::config::broker::{check_dedupe_buffer, check_time};
 use crate::config::definition::{check, items};
 use crate::config::layers::Layers;
 use crate::config::{
@@ -82,6 +82,7 @@ pub fn alter_resource(
         check_client_metrics(&after)?;
     } else {
         check_broker(image, name, changes, replace)?;
+        check_cleaner(image, config, &after)?;
     }
     Ok(after)
 }
@@ -273,6 +274,22 @@ fn check_client_metrics(subscription: &ConfigMap) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// What the settings of the cleaner must be together, `after` this change.
+fn check_cleaner(image: &Image, config: &BrokerConfig, after: &ConfigMap) -> Result<(), Refusal> {
+    let layers = layers(image, config);
+    let number = |name: &str| {
+        let text = after.get(name).cloned();
+        let text = text.unwrap_or_else(|| layers.broker_value(name));
+        text.trim().parse::<i64>().unwrap_or(0)
+    };
+    let dedupe = "log.cleaner.dedupe.buffer.size";
+    if !after.contains_key(dedupe) && !after.contains_key("log.cleaner.threads") {
+        return Ok(());
+    }
+    check_dedupe_buffer(number(dedupe), number("log.cleaner.threads"))
+        .map_err(|why| (ErrorCode::INVALID_REQUEST, why))
 }
 
 fn check_broker(

@@ -243,7 +243,12 @@ fn a_resource_named_twice_is_refused_both_times() {
 
 #[test]
 fn changes_of_brokers_are_refused_as_kafka_does() {
-    let cases: [(&str, Entry<'_>, &str); 8] = [
+    let cases: [(&str, Entry<'_>, &str); 9] = [
+        (
+            "",
+            ("log.cleaner.dedupe.buffer.size", SET, Some("1048576")),
+            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+        ),
         (
             "2",
             ("log.retention.ms", SET, Some("1")),

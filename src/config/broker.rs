@@ -350,6 +350,17 @@ fn build(
     })
 }
 
+/// Bytes of `log.cleaner.dedupe.buffer.size` that Kafka wants for each cleaner thread.
+const DEDUPE_BYTES_MIN: i64 = 1024 * 1024;
+
+/// The cleaner cannot work with a dedupe buffer that is too small for its threads.
+pub fn check_dedupe_buffer(bytes: i64, threads: i64) -> Result<(), String> {
+    if bytes / threads.max(1) > DEDUPE_BYTES_MIN {
+        return Ok(());
+    }
+    Err("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.".to_owned())
+}
+
 const NODE_ID: Kind = Kind::Int(0, i32::MAX);
 const TIMES: [&str; 5] = [
     "log.roll.ms",
@@ -399,6 +410,9 @@ fn check_together(read: &Reader<'_>) -> Result<(), ConfigError> {
     }
     check("node.id", NODE_ID, read.text("node.id").unwrap_or_default())
         .map_err(|bad| read.bad("node.id", bad.to_string()))?;
+    let dedupe = "log.cleaner.dedupe.buffer.size";
+    check_dedupe_buffer(read.number(dedupe)?, read.number("log.cleaner.threads")?)
+        .map_err(|what| read.bad(dedupe, what))?;
     let least: i64 = read.number("group.min.session.timeout.ms")?;
     let most: i64 = read.number("group.max.session.timeout.ms")?;
     if least > most {

@@ -107,3 +107,16 @@ fn mistakes_are_told_with_file_line_and_a_guess() {
     let set = BrokerConfig::load(None, &["novalue".to_owned()]).unwrap_err();
     assert_eq!(set.to_string(), "--set novalue: expected KEY=VALUE");
 }
+
+#[test]
+fn a_dedupe_buffer_that_cannot_work_stops_the_start() {
+    let said = |text: &str| load(text).unwrap_err().to_string();
+    let told = said("log.cleaner.dedupe.buffer.size=1048576");
+    assert!(
+        told.ends_with("must be at least 1MB per cleaner thread."),
+        "{told}"
+    );
+    let two = "log.cleaner.dedupe.buffer.size=2097153\nlog.cleaner.threads=2";
+    assert!(said(two).contains("1MB"));
+    assert!(load("log.cleaner.dedupe.buffer.size=1048577").is_ok());
+}

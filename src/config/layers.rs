@@ -7,10 +7,11 @@ use super::broker_table::{broker_definition, broker_definitions};
 use super::definition::{Definition, Kind, items, shown};
 use super::group_table::{client_metrics_definitions, group_definitions};
 use super::topic_table::{TopicDefinition, topic_definition, topic_definitions};
-use crate::log::{LogConfig, SegmentIo};
+use crate::log::{CleanerSettings, LogConfig, SegmentIo};
 use crate::wire::batch::TimestampType;
 use crate::wire::codec::Codec;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 type Values = BTreeMap<String, String>;
 
@@ -309,6 +310,22 @@ impl Layers<'_> {
             .unwrap_or(1)
     }
 
+    /// What the cleaner of each of `shards` runs with.
+    pub fn cleaner_settings(&self, shards: usize) -> CleanerSettings {
+        let text = |name: &str| self.broker_value(name);
+        let long = |name: &str| text(name).trim().parse::<i64>().unwrap_or(0).max(0) as u64;
+        let float = |name: &str| text(name).trim().parse::<f64>().unwrap_or(f64::MAX);
+        let all = CleanerSettings {
+            enabled: text("log.cleaner.enable").eq_ignore_ascii_case("true"),
+            backoff: Duration::from_millis(long("log.cleaner.backoff.ms")),
+            dedupe_bytes: long("log.cleaner.dedupe.buffer.size"),
+            load_factor: float("log.cleaner.io.buffer.load.factor"),
+            io_buffer_bytes: long("log.cleaner.io.buffer.size") as usize,
+            io_bytes_per_second: float("log.cleaner.io.max.bytes.per.second"),
+        };
+        all.shared_by(shards)
+    }
+
     /// What a partition's log runs with.
     pub fn log_config(&self, topic: &Values) -> LogConfig {
         let text = |name: &str| self.topic_value(name, topic);
@@ -349,6 +366,13 @@ impl Layers<'_> {
             compression_level,
             retention_ms: long("retention.ms"),
             retention_bytes: long("retention.bytes"),
+            delete_retention_ms: long("delete.retention.ms"),
+            min_cleanable_dirty_ratio: text("min.cleanable.dirty.ratio")
+                .trim()
+                .parse()
+                .unwrap_or(0.5),
+            min_compaction_lag_ms: long("min.compaction.lag.ms"),
+            max_compaction_lag_ms: long("max.compaction.lag.ms"),
             flush_messages: long("flush.messages"),
             flush_ms: long("flush.ms"),
             file_delete_delay_ms: long("file.delete.delay.ms"),

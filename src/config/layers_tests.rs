@@ -234,3 +234,46 @@ fn a_log_runs_with_what_its_topic_says() {
     assert_eq!(log.flush_messages, 1);
     assert_eq!(layers.log_config(&Values::new()), LogConfig::default());
 }
+
+#[test]
+fn a_topic_is_compacted_as_it_says_and_else_as_the_broker_says() {
+    let config = config("log.cleaner.delete.retention.ms=5\nlog.cleaner.min.cleanable.ratio=0.25");
+    let layers = Layers {
+        config: &config,
+        broker: None,
+        cluster: None,
+    };
+    let topic = values(&[
+        ("min.compaction.lag.ms", "10"),
+        ("max.compaction.lag.ms", "20"),
+        ("delete.retention.ms", "7"),
+    ]);
+    let log = layers.log_config(&topic);
+    let lags = (log.min_compaction_lag_ms, log.max_compaction_lag_ms);
+    assert_eq!((lags, log.delete_retention_ms), ((10, 20), 7));
+    assert_eq!(log.min_cleanable_dirty_ratio, 0.25);
+    assert_eq!(layers.log_config(&Values::new()).delete_retention_ms, 5);
+}
+
+#[test]
+fn the_cleaners_of_all_shards_share_what_the_broker_gives() {
+    let config = config("log.cleaner.io.max.bytes.per.second=3e6\nlog.cleaner.backoff.ms=7");
+    let cluster = values(&[("log.cleaner.dedupe.buffer.size", "8388608")]);
+    let layers = Layers {
+        config: &config,
+        broker: None,
+        cluster: Some(&cluster),
+    };
+    let settings = layers.cleaner_settings(4);
+    assert!(settings.enabled);
+    assert_eq!(settings.backoff.as_millis(), 7);
+    assert_eq!(settings.dedupe_bytes, 2 << 20);
+    assert_eq!(settings.io_buffer_bytes, 128 << 10);
+    assert_eq!(settings.io_bytes_per_second, 750_000.0);
+    let plain = Layers {
+        cluster: None,
+        config: &super::super::BrokerConfig::load(None, &[]).unwrap(),
+        ..layers
+    };
+    assert_eq!(plain.cleaner_settings(1), CleanerSettings::default());
+}

@@ -295,8 +295,12 @@ impl Log {
             last: extent.last,
             max_timestamp: extent.max_timestamp,
         };
-        // A gap before the batch (a compacted leader) belongs to no segment of its own.
-        self.roll_if_due(state, &incoming, extent.base, now_ms);
+        // A gap before the batch (a compacted leader) belongs to the segment of the batch, so that
+        // no recovery takes it for a loss; unless it is too wide for one.
+        let end = state.marks.log_end();
+        let fits = extent.last.since(end) <= i32::MAX as u64;
+        let first = if fits { end } else { extent.base };
+        self.roll_if_due(state, &incoming, first, now_ms);
         let row = state.producers.replay(&batch);
         let epoch = batch.partition_leader_epoch();
         let parts = SmallVec::from_iter([batch.into_bytes()]);

@@ -139,6 +139,26 @@ impl RecentBatches {
         inner.tidy();
     }
 
+    /// Drops every batch of `log` that begins before `offset`.
+    pub fn forget_below(&self, log: LogKey, offset: Offset) {
+        let mut inner = self.inner.borrow_mut();
+        let Inner {
+            logs,
+            bytes,
+            entries,
+            ..
+        } = &mut *inner;
+        if let Some(run) = logs.get_mut(&log) {
+            while run.front().is_some_and(|front| front.base < offset) {
+                if let Some(batch) = run.pop_front() {
+                    *bytes -= cost(&batch);
+                    *entries -= 1;
+                }
+            }
+        }
+        inner.tidy();
+    }
+
     /// Drops everything of `log`.
     pub fn forget(&self, log: LogKey) {
         let mut inner = self.inner.borrow_mut();
@@ -247,6 +267,23 @@ mod tests {
         assert_eq!(bases(&cache, 1, 10), Some(vec![10, 20]));
         assert_eq!(bases(&cache, 2, 0), Some(vec![0, 5]));
         assert!(cache.bytes() <= 4 * (100 + ENTRY_OVERHEAD_BYTES));
+    }
+
+    #[test]
+    fn what_was_compacted_is_never_served_again() {
+        let cache = RecentBatches::new(4 * (100 + ENTRY_OVERHEAD_BYTES));
+        for base in [0, 10, 20] {
+            cache.insert(1, batch(base, 10, 100));
+        }
+        cache.forget_below(1, Offset(20));
+        assert_eq!(bases(&cache, 1, 10), None);
+        assert_eq!(bases(&cache, 1, 20), Some(vec![20]));
+        assert_eq!(cache.bytes(), 100 + ENTRY_OVERHEAD_BYTES);
+        // The spent tokens evict nobody else.
+        for base in [30, 40, 50] {
+            cache.insert(1, batch(base, 10, 100));
+        }
+        assert_eq!(bases(&cache, 1, 20), Some(vec![20, 30, 40, 50]));
     }
 
     #[test]

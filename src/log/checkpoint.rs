@@ -19,7 +19,7 @@ pub const CLEANER: &str = "cleaner-offset-checkpoint";
 /// damaged file may cost.
 const ENTRIES_MAX: usize = 10_000_000;
 
-/// Offsets per (topic, partition), as the three checkpoint files of a directory hold them.
+/// Offsets per (topic, partition), as the checkpoint files of a directory hold them.
 pub type OffsetMap = BTreeMap<(String, i32), Offset>;
 
 /// Longest piece of a damaged line that is told.

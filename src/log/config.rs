@@ -61,6 +61,11 @@ pub struct LogConfig {
     pub compression_level: Option<i32>,
     pub retention_ms: i64,
     pub retention_bytes: i64,
+    /// How long compaction keeps a tombstone after it has first met it.
+    pub delete_retention_ms: i64,
+    pub min_cleanable_dirty_ratio: f64,
+    pub min_compaction_lag_ms: i64,
+    pub max_compaction_lag_ms: i64,
     /// Records after which a flush is asked for; `i64::MAX` leaves it to the system.
     pub flush_messages: i64,
     pub flush_ms: i64,
@@ -88,6 +93,10 @@ impl Default for LogConfig {
             compression_level: None,
             retention_ms: 7 * 24 * 3_600_000,
             retention_bytes: -1,
+            delete_retention_ms: 24 * 3_600_000,
+            min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
             flush_messages: i64::MAX,
             flush_ms: i64::MAX,
             file_delete_delay_ms: 60_000,
@@ -116,8 +125,14 @@ impl LogConfig {
         (self.segment_index_bytes / entry_bytes).max(2) as usize
     }
 
-    /// How long a segment may be open before it rolls, given the jitter drawn at its creation.
+    /// How long a segment may be open before it rolls, given the jitter drawn at its creation. A
+    /// compacted log rolls in time for `max.compaction.lag.ms`: the active segment is not cleaned.
     pub fn roll_after_ms(&self, jitter_ms: i64) -> i64 {
-        self.segment_ms.saturating_sub(jitter_ms).max(0)
+        let segment_ms = if self.compact && self.max_compaction_lag_ms > 0 {
+            self.segment_ms.min(self.max_compaction_lag_ms)
+        } else {
+            self.segment_ms
+        };
+        segment_ms.saturating_sub(jitter_ms).max(0)
     }
 }

@@ -69,12 +69,13 @@ pub struct CleanShutdown {
     pub broker_epoch: Option<i64>,
 }
 
-/// The three offset checkpoints that brokers keep per directory.
+/// The offset checkpoints that brokers keep per directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoints {
     pub recovery_point: OffsetMap,
     pub high_watermark: OffsetMap,
     pub log_start: OffsetMap,
+    pub cleaner: OffsetMap,
 }
 
 /// What one shard knows about one log, for whoever writes the directory's checkpoints.
@@ -85,6 +86,8 @@ pub struct CheckpointFacts {
     pub recovery_point: Offset,
     /// `None` while the log start is the first segment's base: Kafka leaves such logs out.
     pub log_start: Option<Offset>,
+    /// Where the log is dirty from; `None` while it was never compacted.
+    pub first_dirty: Option<Offset>,
 }
 
 /// A locked log directory.
@@ -203,25 +206,32 @@ impl LogDir {
             recovery_point: read(checkpoint::RECOVERY_POINT).await?,
             high_watermark: read(checkpoint::HIGH_WATERMARK).await?,
             log_start: read(checkpoint::LOG_START).await?,
+            cleaner: read(checkpoint::CLEANER).await?,
         })
     }
 
-    /// Writes the recovery-point and log-start checkpoints from what all shards reported.
+    /// Writes the recovery-point, log-start and cleaner checkpoints from what all shards reported.
     pub async fn write_log_checkpoints(
         &self,
         facts: impl IntoIterator<Item = CheckpointFacts>,
     ) -> Result<(), DirError> {
         let (mut recovery, mut start) = (OffsetMap::new(), OffsetMap::new());
+        let mut dirty = OffsetMap::new();
         for fact in facts {
             let key = (fact.topic, fact.partition);
             if let Some(log_start) = fact.log_start {
                 start.insert(key.clone(), log_start);
+            }
+            if let Some(first_dirty) = fact.first_dirty {
+                dirty.insert(key.clone(), first_dirty);
             }
             recovery.insert(key, fact.recovery_point);
         }
         self.write(checkpoint::RECOVERY_POINT, checkpoint::encode(&recovery))
             .await?;
         self.write(checkpoint::LOG_START, checkpoint::encode(&start))
+            .await?;
+        self.write(checkpoint::CLEANER, checkpoint::encode(&dirty))
             .await
     }
 

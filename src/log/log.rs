@@ -94,6 +94,8 @@ pub(super) struct LogState {
     pub unproven: bool,
     /// A task that persists index entries or epochs is on its way.
     pub persisting: bool,
+    /// Compaction has cleaned what lies below; `None` before the first pass.
+    pub first_dirty: Option<Offset>,
 }
 
 /// What `Log` is built from once everything was loaded.
@@ -284,6 +286,7 @@ impl Log {
             partition: self.partition,
             recovery_point: state.recovery_point(),
             log_start: (log_start > first_base).then_some(log_start),
+            first_dirty: state.first_dirty,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::rt;
 use crate::rt::sync::Event;
 use crate::types::Offset;
 
+use super::cleaner::{Cleaner, CleanerSettings};
 use super::error::LogError;
 use super::log::Log;
 use super::open::{LogOpen, RecoveryReport};
@@ -24,6 +25,9 @@ const OPEN_AT_ONCE: u64 = 16;
 
 /// Shortest pause between two looks at `flush.ms`.
 const FLUSH_TICK_MIN: Duration = Duration::from_millis(10);
+
+/// Shortest pause between two looks for a log to clean, whatever `log.cleaner.backoff.ms` says.
+const CLEANER_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// Longest pause: a log whose `flush.ms` was set is found after this.
 const FLUSH_TICK_MAX: Duration = Duration::from_secs(1);
@@ -37,6 +41,7 @@ pub struct ManagerSettings {
     pub initial_delay: Duration,
     /// `producer.id.expiration.check.interval.ms`.
     pub producer_expiration_check: Duration,
+    pub cleaner: CleanerSettings,
 }
 
 impl Default for ManagerSettings {
@@ -45,6 +50,7 @@ impl Default for ManagerSettings {
             retention_check: Duration::from_secs(300),
             initial_delay: Duration::from_secs(30),
             producer_expiration_check: Duration::from_secs(600),
+            cleaner: CleanerSettings::default(),
         }
     }
 }
@@ -62,6 +68,7 @@ pub struct LogManager {
     /// Log directories that failed, each with what took it offline.
     offline_dirs: RefCell<BTreeMap<PathBuf, LogError>>,
     tell: Box<dyn Fn(&Path, &LogError)>,
+    cleaner: Cleaner,
     stopped: Event,
     stopping: std::cell::Cell<bool>,
 }
@@ -80,6 +87,7 @@ impl LogManager {
             logs: RefCell::default(),
             offline_dirs: RefCell::default(),
             tell: Box::new(tell),
+            cleaner: Cleaner::new(settings.cleaner),
             stopped: Event::new(),
             stopping: std::cell::Cell::new(false),
         });
@@ -94,6 +102,11 @@ impl LogManager {
 
     pub fn shard(&self) -> &Rc<LogShard> {
         &self.shard
+    }
+
+    /// Who compacts the logs of this shard.
+    pub fn cleaner(&self) -> &Cleaner {
+        &self.cleaner
     }
 
     /// Opens (or creates) a partition's log, or returns the one that is open.
@@ -164,6 +177,7 @@ impl LogManager {
         if log.is_offline() {
             return Ok(());
         }
+        self.cleaner.leave(&log).await;
         log.mark_deleted().await?;
         let delay = log.config().file_delete_delay_ms.max(0) as u64;
         drop(rt::spawn(async move {
@@ -179,6 +193,8 @@ impl LogManager {
     /// Starts the periodic work of this shard; it ends with [`LogManager::stop`].
     pub fn start(self: &Rc<Self>, high_watermark: HighWatermarkOf) {
         let settings = self.settings;
+        let (manager, marks) = (self.clone(), high_watermark.clone());
+        drop(rt::spawn(async move { manager.keep_clean(marks).await }));
         let manager = self.clone();
         drop(rt::spawn(async move {
             let mut pause = settings.initial_delay.min(settings.retention_check);
@@ -207,6 +223,18 @@ impl LogManager {
         }));
     }
 
+    /// Compacts log after log, the dirtiest first; rests when none is worth it.
+    async fn keep_clean(&self, high_watermark: HighWatermarkOf) {
+        // Never without a pause, or the looking alone would keep the shard busy.
+        let backoff = || self.cleaner.settings().backoff.max(CLEANER_PAUSE_MIN);
+        let mut pause = backoff();
+        while self.pause(pause).await {
+            let logs = self.logs();
+            let cleaned = self.cleaner.clean_dirtiest(&logs, &*high_watermark).await;
+            pause = cleaned.map_or_else(backoff, |_| Duration::ZERO);
+        }
+    }
+
     /// One retention pass over all logs, a breath between them.
     pub async fn apply_retention(&self, now_ms: i64, high_watermark: &HighWatermarkOf) {
         for log in self.logs() {
@@ -225,6 +253,7 @@ impl LogManager {
     /// be marked clean.
     pub async fn close_all(&self) -> BTreeMap<PathBuf, Result<(), LogError>> {
         self.stop();
+        self.cleaner.stop().await;
         let gate = Rc::new(rt::sync::Semaphore::new(OPEN_AT_ONCE));
         let logs = std::mem::take(&mut *self.logs.borrow_mut());
         let mut tasks = Vec::with_capacity(logs.len());

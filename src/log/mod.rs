@@ -15,12 +15,14 @@
 //! | `window` | bytes of a segment in several parts |
 //! | [`dump`] | the text form of the files, as Kafka's tool prints them |
 //! | [`manager`] | the logs of a shard |
+//! | [`cleaner`] | compaction |
 //! | [`dir`], [`checkpoint`], [`names`] | log directories and their files |
 
 mod append;
 mod append_stats;
 pub mod cache;
 pub mod checkpoint;
+pub mod cleaner;
 mod config;
 pub mod dir;
 mod direct;
@@ -60,6 +62,7 @@ mod writer;
 
 pub use append::{AppendAs, AppendError, Appended, FollowError, Followed};
 pub use append_stats::AppendStats;
+pub use cleaner::{Cleaner, CleanerSettings, CleanerStats};
 pub use config::{Durability, LogConfig, SegmentIo};
 pub use error::{LogError, StorageFailure};
 pub use flush::FlushStats;

@@ -356,6 +356,7 @@ impl Loader {
             synced_below: Cell::new(Offset::ZERO),
             unproven: !clean && durable < self.log_end,
             persisting: false,
+            first_dirty: None,
         };
         let log = Log::from_parts(LogParts {
             topic: self.open.topic,

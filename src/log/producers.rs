@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
+use super::cleaner::filter::LastRecord;
 use super::txn_index::AbortedTxn;
 use super::validator::Origin;
 use crate::types::Offset;
@@ -483,6 +484,16 @@ impl Producers {
     /// Where the last snapshot stands.
     pub fn snapshot_offset(&self) -> Offset {
         self.snapshot_offset
+    }
+
+    /// The last trace of each producer in the log, for compaction to leave.
+    pub fn last_records(&self) -> HashMap<i64, LastRecord> {
+        let trace = |(id, entry): (&i64, &ProducerEntry)| {
+            let data_offset = entry.last_batch().map(|batch| batch.last_offset);
+            let epoch = entry.producer_epoch;
+            (*id, LastRecord { epoch, data_offset })
+        };
+        self.producers.iter().map(trace).collect()
     }
 
     pub fn entry(&self, producer_id: i64) -> Option<&ProducerEntry> {

@@ -128,13 +128,19 @@ impl Log {
                 Plan::Index(segment) => self.load_indexes(&segment).await?,
                 Plan::Disk(range) => {
                     let found = self.read_range(&want, &range).await;
-                    if self.state().generation != range.source.generation {
-                        // The tail was cut meanwhile: what was read may be of another history.
+                    let source = &range.source;
+                    if self.state().generation != source.generation || source.segment.is_replaced()
+                    {
+                        // The tail was cut meanwhile: what was read may be of another history. Or
+                        // compaction has passed: what was not found may lie elsewhere now.
                         continue;
                     }
-                    match found? {
-                        Some(outcome) => return Ok(outcome),
-                        None => return self.read_next_segment(&want, &range).await,
+                    let found = match found? {
+                        Some(outcome) => Some(outcome),
+                        None => self.read_next_segment(&want, &range).await?,
+                    };
+                    if let Some(outcome) = found {
+                        return Ok(outcome);
                     }
                 }
             }
@@ -364,12 +370,12 @@ impl Log {
     }
 
     /// Every batch of the range ends before the wanted offset: a compacted segment has a hole at
-    /// its end, the next one goes on.
+    /// its end, the next one goes on. `None` if compaction passed meanwhile: look again.
     async fn read_next_segment(
         &self,
         want: &Want,
         range: &DiskRange,
-    ) -> Result<ReadOutcome, LogError> {
+    ) -> Result<Option<ReadOutcome>, LogError> {
         let mut base = range.source.segment.base();
         loop {
             let next = self
@@ -379,11 +385,11 @@ impl Log {
                 .next()
                 .map(|(b, s)| (*b, s.clone()));
             let Some((next_base, segment)) = next else {
-                return Ok(ReadOutcome::empty(want.from));
+                return Ok(Some(ReadOutcome::empty(want.from)));
             };
             base = next_base;
             let Some(handles) = segment.handles() else {
-                return Ok(ReadOutcome::empty(want.from));
+                return Ok(Some(ReadOutcome::empty(want.from)));
             };
             let range = DiskRange {
                 source: Source {
@@ -396,8 +402,10 @@ impl Log {
                 slack: 0,
                 sequential: range.sequential,
             };
-            if let Some(outcome) = self.read_range(want, &range).await? {
-                return Ok(outcome);
+            let found = self.read_range(want, &range).await?;
+            let replaced = range.source.segment.is_replaced();
+            if found.is_some() || replaced {
+                return Ok(found.filter(|_| !replaced));
             }
         }
     }

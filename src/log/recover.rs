@@ -189,14 +189,15 @@ impl<'a> Recovery<'a> {
 
     /// Whether `later` continues a log that reaches to `next`. A segment may have lost its tail
     /// at the edge of a batch, so a hole before the next one is a loss, and a log never goes on
-    /// behind a loss. Only where compaction removes records a hole may be meant; an empty segment
-    /// says nothing in either case.
+    /// behind a loss. Our compaction leaves no holes between segments, Kafka's does: below the
+    /// recovery point, where nothing can have been lost, such a hole is meant.
     fn goes_on(&self, whole: bool, next: Offset, later: &Segment) -> bool {
         if later.base() == next {
             return true;
         }
-        let meant =
-            self.loader.open.config.compact && whole && later.base() > next && later.file_len() > 0;
+        let open = &self.loader.open;
+        let kept = later.base() <= open.recovery_point && later.file_len() > 0;
+        let meant = open.config.compact && whole && later.base() > next && kept;
         if meant {
             tracing::warn!(
                 dir = %self.loader.dir.display(), from = %next, to = %later.base(),

@@ -64,6 +64,8 @@ pub struct Segment {
     synced: Cell<bool>,
     /// The index files of a sealed segment are whole, cut to size and on the disk.
     index_files_whole: Cell<bool>,
+    /// A compacted segment has taken its place: the index files of its name are not its own.
+    replaced: Cell<bool>,
     preallocation: Cell<Preallocation>,
     /// Zeros are being written ahead from here on.
     zeros_from: Cell<u64>,
@@ -145,6 +147,7 @@ impl Segment {
             handles: RefCell::new(None),
             synced: Cell::new(false),
             index_files_whole: Cell::new(false),
+            replaced: Cell::new(false),
             preallocation: Cell::new(Preallocation::Idle),
             zeros_from: Cell::new(u64::MAX),
             space_awaited: Cell::new(false),
@@ -204,6 +207,20 @@ impl Segment {
     pub fn mark_settled(&self) {
         self.synced.set(true);
         self.index_files_whole.set(true);
+    }
+
+    /// A compacted segment has taken its place in the log.
+    pub fn mark_replaced(&self) {
+        self.replaced.set(true);
+    }
+
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.get()
+    }
+
+    /// The largest timestamp of the first batch, if that is known.
+    pub fn first_timestamp(&self) -> Option<i64> {
+        self.state.borrow().first_timestamp
     }
 
     /// (largest timestamp, last offset of the batch that holds it); (-1, base) when empty.
@@ -689,7 +706,14 @@ impl Segment {
         if self.indexes_resident() {
             return Ok(());
         }
-        let (offsets, times) = read_index_files(self.base, dir).await?;
+        let read = read_index_files(self.base, dir).await;
+        if self.replaced.get() {
+            // Whoever still reads it looks through it from its beginning.
+            let (offsets, times) = (OffsetIndex::new(self.base), TimeIndex::new(self.base));
+            self.adopt_indexes(offsets, times, config);
+            return Ok(());
+        }
+        let (offsets, times) = read?;
         if !self.indexes_resident() {
             self.adopt_indexes(offsets, times, config);
             budget.charge(self);

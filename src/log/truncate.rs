@@ -88,6 +88,7 @@ impl Log {
             // would look like a loss.
             let live = std::mem::take(&mut state.segments).into_values();
             let removed: Vec<Rc<Segment>> = state.doomed.drain(..).chain(live).collect();
+            state.first_dirty = None;
             let jitter = draw_jitter(&state.config);
             let segment = Segment::create(offset, rt::wall_ms(), jitter, &state.config);
             state.segments.insert(offset, Rc::new(segment));
@@ -190,6 +191,7 @@ impl Log {
             state.marks.truncated_to(offset);
             state.pending.cut(offset);
             state.synced_below.set(offset.min(state.synced_below.get()));
+            state.first_dirty = state.first_dirty.map(|dirty| dirty.min(offset));
         }
         self.shard.recent.truncate(self.key(), offset);
         self.announce();
@@ -351,24 +353,34 @@ impl Log {
     /// Renames the files of segments that left the log to `.deleted` and unlinks them after
     /// `file.delete.delay.ms`: whoever reads one at this moment may finish.
     pub(super) async fn doom_segments(&self, segments: &[Rc<Segment>]) -> io::Result<()> {
-        if segments.is_empty() {
+        let files: Vec<(Offset, FileKind)> = segments
+            .iter()
+            .flat_map(|segment| FileKind::ALL.map(|kind| (segment.base(), kind)))
+            .collect();
+        self.doom_files(&files).await
+    }
+
+    /// The same for single files of segments.
+    pub(super) async fn doom_files(&self, files: &[(Offset, FileKind)]) -> io::Result<()> {
+        if files.is_empty() {
             return Ok(());
         }
         let (_, dir, config) = self.active_dir_config();
         let mut doomed = Vec::new();
-        for segment in segments {
-            for kind in FileKind::ALL {
-                let from = dir.join(names::segment_file(segment.base(), kind));
-                let name = names::segment_file_in_state(segment.base(), kind, FileState::Deleted);
-                let to = dir.join(name);
-                match rt::fs::rename(&from, &to).await {
-                    Ok(()) => doomed.push(to),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    // A new name may take a block that a full disk has not got. Whoever reads the
-                    // file has it open.
-                    Err(error) if is_no_space(&error) => leftovers::remove(&from).await?,
-                    Err(error) => return Err(error),
-                }
+        for (base, kind) in files {
+            let from = dir.join(names::segment_file(*base, *kind));
+            let to = dir.join(names::segment_file_in_state(
+                *base,
+                *kind,
+                FileState::Deleted,
+            ));
+            match rt::fs::rename(&from, &to).await {
+                Ok(()) => doomed.push(to),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // A new name may take a block that a full disk has not got. Whoever reads the
+                // file has it open.
+                Err(error) if is_no_space(&error) => leftovers::remove(&from).await?,
+                Err(error) => return Err(error),
             }
         }
         rt::fs::sync_dir(dir.as_path()).await?;

@@ -1,6 +1,7 @@
 //! Prometheus metrics. Each shard has its own instances (label `shard`), so counting on the
 //! record path touches no other core's cache lines. Nothing is counted when metrics are off.
 
+use super::cleaner_metrics::CleanerFamilies;
 use super::log_metrics::LogFamilies;
 use crate::broker::{Context, ms_between};
 use crate::rt::Instant;
@@ -69,6 +70,7 @@ pub struct Families {
     pub logs: LogFamilies,
     pub offline_log_directories: Gauge,
     pub log_directory_offline: Family<DirectoryLabels, Gauge>,
+    pub cleaner: CleanerFamilies,
     registry: Arc<Registry>,
 }
 
@@ -104,6 +106,7 @@ impl Families {
             logs: LogFamilies::default(),
             offline_log_directories: Gauge::default(),
             log_directory_offline: Family::default(),
+            cleaner: CleanerFamilies::default(),
             registry: Arc::new(Registry::default()),
         };
         let f = &families;
@@ -195,6 +198,7 @@ impl Families {
             "1 while a log directory cannot be used",
             f.log_directory_offline.clone(),
         );
+        f.cleaner.register(&mut registry);
         families.registry = Arc::new(registry);
         families
     }

@@ -1,5 +1,6 @@
 //! What the broker tells about itself: logs, the request log, metrics. Never decides anything.
 
+pub mod cleaner_metrics;
 pub mod endpoint;
 pub mod log_metrics;
 pub mod logging;

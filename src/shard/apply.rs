@@ -308,6 +308,12 @@ impl Shard {
             registration,
         } = *new;
         let key = (topic.name.to_string(), id.index);
+        let mut cleaned = self.dirs.online.iter();
+        let cleaned = cleaned.find_map(|dir| dir.checkpoints.cleaner.get(&key).copied());
+        // Past the end it speaks of another log of this name, or of a tail that was lost.
+        if let Some(first_dirty) = cleaned.filter(|dirty| *dirty <= log.log_end()) {
+            log.set_first_dirty(first_dirty);
+        }
         log.start_epoch(registration.leader_epoch);
         let end = log.log_end();
         let high_watermark = self
@@ -362,6 +368,10 @@ impl Shard {
         let own = self.node.node.0.to_string();
         let all = before.config(kind, "") != image.config(kind, "")
             || before.config(kind, &own) != image.config(kind, &own);
+        if all {
+            let settings = layers.cleaner_settings(self.node.config.shards);
+            self.logs.cleaner().set_settings(settings);
+        }
         for partition in self.partitions() {
             let name = &partition.topic;
             let kind = ResourceType::TOPIC;

@@ -89,6 +89,7 @@ impl Shard {
                             .copied()
                             .unwrap_or_default(),
                         log_start: dir.checkpoints.log_start.get(&key).copied(),
+                        first_dirty: dir.checkpoints.cleaner.get(&key).copied(),
                     },
                 }
             });
@@ -118,6 +119,8 @@ impl Shard {
         set(&families.fetch_sessions, self.sessions().len());
         set(&families.partitions, self.partition_count());
         families.logs.refresh(&labels, self.logs.shard());
+        let cleaner = self.logs.cleaner().stats();
+        families.cleaner.set(&labels, &cleaner, rt::wall_ms());
         for partition in self.partitions() {
             let labels = PartitionLabels {
                 topic: partition.topic.to_string(),

@@ -1,6 +1,8 @@
 //! Tests of a whole log on a real directory, on the ring.
 
+mod cleaning;
 mod cold;
+mod compaction;
 mod disks;
 mod history;
 mod journal;
