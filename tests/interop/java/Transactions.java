@@ -41,6 +41,8 @@ public final class Transactions {
         p.put("transactional.id", id);
         // A transaction that is left open stays open for as long as a check takes.
         p.put("transaction.timeout.ms", "600000");
+        // The first transaction waits until Kafka has made its transaction log.
+        p.put("max.block.ms", "60000");
         p.put("linger.ms", "20");
         try (KafkaProducer<String, String> producer = new KafkaProducer<>(p)) {
             producer.initTransactions();
