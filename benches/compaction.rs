@@ -6,6 +6,8 @@
 //! once for the copy, and as many bytes as the pass has written written with `pwrite` and flushed.
 //! Appends are 1 KiB batches every 500 us, timed from when they were due (open loop).
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
+//!
+//! Last result: not measured yet.
 
 use std::fs::File;
 use std::future::Future;
