@@ -317,3 +317,23 @@ fn a_broker_without_a_usable_directory_does_not_start() {
     let said = home.refused();
     assert!(said.contains("also that of another directory"), "{said}");
 }
+
+#[test]
+fn a_topic_made_anew_under_an_old_name_does_not_begin_where_the_old_one_began() {
+    // What the checkpoints said at the start was of the topic that is deleted now.
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = Client::connect(broker.address);
+    client.create_topic("orders", 1, &[]);
+    for at in 0..5 {
+        assert_eq!(client.produce("orders", 0, b"old"), Ok(at));
+    }
+    client.delete_records("orders", 0, 3).unwrap();
+    broker.stop();
+    broker.restart();
+    let mut client = Client::connect(broker.address);
+    assert_eq!(client.list_offset("orders", 0, -2), Ok(3));
+    client.delete_topic("orders");
+    client.create_topic("orders", 1, &[]);
+    assert_eq!(client.list_offset("orders", 0, -2), Ok(0));
+    assert_eq!(client.produce("orders", 0, b"new"), Ok(0));
+}

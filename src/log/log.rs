@@ -86,6 +86,8 @@ pub(super) struct LogState {
     pub last_flush_ms: i64,
     /// Someone waits for the segments to be flushed up to here, whatever the durability row.
     pub flush_wanted: Offset,
+    /// The last write found no space.
+    pub space_short: bool,
     /// The leader-epoch checkpoint on disk is behind memory.
     pub epochs_unwritten: bool,
     /// Sealed segments below this were seen to be on the disk as a whole: a place to look from.

@@ -352,6 +352,7 @@ impl Loader {
             unflushed_batches: 0,
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
+            space_short: false,
             epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
             synced_below: Cell::new(Offset::ZERO),
             unproven: !clean && durable < self.log_end,

@@ -472,15 +472,25 @@ impl Log {
         }
     }
 
+    /// Loads a sealed segment's indexes. Where retention has taken the files away meanwhile there
+    /// is nothing to load and nothing wrong: whoever asked looks again, or scans.
     pub(super) async fn load_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
         let (dir, config) = {
             let state = self.state();
             (state.dir.clone(), state.config.clone())
         };
-        segment
+        let loaded = segment
             .load_indexes(&dir, &config, &self.shard.index_budget)
-            .await
-            .map_err(|error| self.storage_error("read index", error))
+            .await;
+        let held = {
+            let state = self.state();
+            let live = state.segments.get(&segment.base());
+            live.is_some_and(|live| Rc::ptr_eq(live, segment))
+        };
+        match loaded {
+            Err(error) if held => Err(self.storage_error("read index", error)),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn storage_error(&self, what: &'static str, error: std::io::Error) -> LogError {

@@ -758,7 +758,8 @@ impl IndexBudget {
             .borrow_mut()
             .push_back((Rc::downgrade(segment), cost));
         self.bytes.set(self.bytes.get() + cost);
-        while self.bytes.get() > self.limit_bytes {
+        // The last one charged is about to be used; it stays in the account and goes next time.
+        while self.bytes.get() > self.limit_bytes && self.loaded.borrow().len() > 1 {
             let Some((oldest, cost)) = self.loaded.borrow_mut().pop_front() else {
                 break;
             };

@@ -162,16 +162,20 @@ impl Log {
 
     /// The disk is full: what is queued or half written is not in the log. Called by the writer.
     pub(super) async fn lose_unwritten(&self, error: io::Error) {
-        let written = {
+        let (written, told) = {
             let mut state = self.state_mut();
             if !matches!(state.status, Status::Open | Status::Truncating) {
                 return;
             }
             state.queue.clear();
             state.queue.mark_dirty_tail();
-            state.marks.written()
+            let told = std::mem::replace(&mut state.space_short, true);
+            (state.marks.written(), told)
         };
-        tracing::error!(dir = %self.dir().display(), %error, log_end = %written, "log cut: no space");
+        // Once until there is space again: producers try at their full rate.
+        if !told {
+            tracing::error!(dir = %self.dir().display(), %error, log_end = %written, "no space: appends are refused");
+        }
         self.begin_cut(written);
         let generation = self.state().generation;
         let _permit = self.upkeep.acquire(1).await;

@@ -341,6 +341,9 @@ impl Log {
     /// What follows a completed write, on the spot or queued: a flush where one is owed, file
     /// space ahead, index entries behind.
     pub(super) fn after_write(&self, state: &mut LogState) {
+        if std::mem::take(&mut state.space_short) {
+            tracing::info!(dir = %state.dir.display(), "space again: appends are taken");
+        }
         if state.owes_flush() {
             self.shard.flusher.request(self.rc());
         }

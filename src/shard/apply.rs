@@ -10,6 +10,7 @@ use crate::cluster::directories;
 use crate::cluster::{
     ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
 };
+use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::Checkpoints;
 use crate::log::journal::Journals;
 use crate::log::{Log, LogError, LogOpen, ProducerLimits, RecoveryReport};
@@ -37,10 +38,28 @@ pub struct DirFacts {
     /// It was shut down cleanly.
     pub clean: bool,
     pub checkpoints: Checkpoints,
-    /// The partitions that lie in it.
-    pub present: AHashSet<(String, i32)>,
+    /// The partitions that lie in it, each with the topic it is of: a topic made anew under the
+    /// same name has nothing here, and the checkpoints say nothing of it.
+    pub present: AHashMap<(String, i32), Uuid>,
     /// What the flush journals of an earlier life say.
     pub journals: Arc<Journals>,
+}
+
+impl DirFacts {
+    fn has(&self, key: &(String, i32), topic: Uuid) -> bool {
+        self.present.get(key) == Some(&topic)
+    }
+
+    /// What a checkpoint of the start says of a partition.
+    fn checkpointed(
+        &self,
+        checkpoint: &OffsetMap,
+        key: &(String, i32),
+        topic: Uuid,
+    ) -> Option<Offset> {
+        let known = self.has(key, topic);
+        known.then(|| checkpoint.get(key).copied()).flatten()
+    }
 }
 
 /// The log directories at the start of the process.
@@ -151,7 +170,7 @@ impl Shard {
             .dirs
             .online
             .iter()
-            .any(|dir| dir.present.contains(&key));
+            .any(|dir| dir.has(&key, wanted.id.topic));
         if at_start && !lies_somewhere {
             tracing::warn!(topic = %key.0, partition = key.1, "no log directory holds this partition, it begins empty");
         }
@@ -255,12 +274,9 @@ impl Shard {
             // What a first attempt left behind half done is not believed.
             clean_shutdown: dir.clean && !tried,
             recovery_point: dir
-                .checkpoints
-                .recovery_point
-                .get(&key)
-                .copied()
+                .checkpointed(&dir.checkpoints.recovery_point, &key, topic.id)
                 .unwrap_or(Offset::ZERO),
-            log_start: dir.checkpoints.log_start.get(&key).copied(),
+            log_start: dir.checkpointed(&dir.checkpoints.log_start, &key, topic.id),
             now_ms: rt::wall_ms(),
             producer_limits: ProducerLimits {
                 expiration_ms: self.node.config.producer_id_expiration_ms,
@@ -280,7 +296,7 @@ impl Shard {
     ) -> Option<&DirFacts> {
         let is_online = |dir: &&DirFacts| self.logs.failure_of(&dir.path).is_none();
         let dirs = &self.dirs.online;
-        if let Some(dir) = dirs.iter().find(|dir| dir.present.contains(key)) {
+        if let Some(dir) = dirs.iter().find(|dir| dir.has(key, new.id.topic)) {
             return Some(dir).filter(is_online);
         }
         let registered = new.registration.directory(self.node.node);
@@ -309,7 +325,8 @@ impl Shard {
         } = *new;
         let key = (topic.name.to_string(), id.index);
         let mut cleaned = self.dirs.online.iter();
-        let cleaned = cleaned.find_map(|dir| dir.checkpoints.cleaner.get(&key).copied());
+        let cleaned =
+            cleaned.find_map(|dir| dir.checkpointed(&dir.checkpoints.cleaner, &key, topic.id));
         // Past the end it speaks of another log of this name, or of a tail that was lost.
         if let Some(first_dirty) = cleaned.filter(|dirty| *dirty <= log.log_end()) {
             log.set_first_dirty(first_dirty);
@@ -320,7 +337,7 @@ impl Shard {
             .dirs
             .online
             .iter()
-            .find_map(|dir| dir.checkpoints.high_watermark.get(&key).copied())
+            .find_map(|dir| dir.checkpointed(&dir.checkpoints.high_watermark, &key, topic.id))
             .unwrap_or(Offset::ZERO)
             .clamp(log.log_start(), end);
         let leader = Leader::new(

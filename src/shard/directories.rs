@@ -245,7 +245,7 @@ impl Directories {
     /// Where each partition lies, by `directory.id`.
     pub fn found(&self) -> AHashMap<(String, i32), Uuid> {
         let all = self.online.iter();
-        all.flat_map(|dir| dir.present.iter().map(|key| (key.clone(), dir.id)))
+        all.flat_map(|dir| dir.present.keys().map(|key| (key.clone(), dir.id)))
             .collect()
     }
 }
@@ -257,17 +257,17 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
         tracing::info!(dir = %dir.path().display(), removed, "directories of deleted topics removed");
     }
     let checkpoints = dir.read_checkpoints().await?;
-    let mut present = AHashSet::new();
+    let mut present = AHashMap::new();
     for (name, kind) in dir.partitions().await? {
         let PartitionDir::Live { topic, partition } = kind else {
             continue;
         };
         let topic_id = dir.topic_id_of(&name).await?;
-        let known = image.topic_by_name(&topic).is_some_and(|known| {
+        let known = image.topic_by_name(&topic).filter(|known| {
             topic_id.is_none_or(|id| id == known.id) && known.has_partition(partition)
         });
-        if known {
-            present.insert((topic, partition));
+        if let Some(known) = known {
+            present.insert((topic, partition), known.id);
             continue;
         }
         match dir.make_stray(&topic, partition).await {

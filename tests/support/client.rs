@@ -13,6 +13,8 @@ use highwater::wire::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic,
 };
 use highwater::wire::messages::delete_records_response::DeleteRecordsResponse;
+use highwater::wire::messages::delete_topics_request::DeleteTopicsRequest;
+use highwater::wire::messages::delete_topics_response::DeleteTopicsResponse;
 use highwater::wire::messages::describe_log_dirs_request::DescribeLogDirsRequest;
 use highwater::wire::messages::describe_log_dirs_response::DescribeLogDirsResponse;
 use highwater::wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
@@ -180,6 +182,16 @@ impl Client {
             0 => Ok(told.offset),
             code => Err(ErrorCode(code)),
         }
+    }
+
+    pub fn delete_topic(&mut self, topic: &str) {
+        let request = DeleteTopicsRequest {
+            topic_names: vec![topic.into()],
+            timeout_ms: 10_000,
+            ..Default::default()
+        };
+        let answer: DeleteTopicsResponse = self.raw.call(&request, 5);
+        assert_eq!(answer.responses[0].error_code, 0, "{answer:?}");
     }
 
     pub fn delete_records(

@@ -296,6 +296,37 @@ fn retention_keeps_what_is_above_the_high_watermark() {
 }
 
 #[test]
+fn a_reader_whose_index_retention_took_away_gets_no_storage_error() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            sealed_index_bytes: 0,
+            ..ShardLimits::default()
+        });
+        let config = LogConfig {
+            retention_ms: 1000,
+            ..small_segments()
+        };
+        let (log, _) = open(&shard, &dir, config).await;
+        for _ in 0..100 {
+            append(&log, 2, 100);
+        }
+        log.flush().await.unwrap();
+        let oldest = log.state().segments.values().next().unwrap().clone();
+        while oldest.indexes_resident() {
+            crate::rt::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        log.apply_retention(NOW_MS + 2000, log.log_end());
+        while !log.state().doomed.is_empty() {
+            crate::rt::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        log.load_indexes(&oldest).await.unwrap();
+        let read = log.read(Offset(0), log.log_end(), 1, true).await;
+        assert!(matches!(read, Err(LogError::OutOfRange { .. })));
+        assert!(!log.is_offline());
+    });
+}
+
+#[test]
 fn a_follower_takes_batches_as_the_leader_wrote_them() {
     on_shard(|dir| async move {
         let shard = LogShard::new(ShardLimits::default());
