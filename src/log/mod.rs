@@ -8,7 +8,7 @@
 //! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
 //! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
 //! | `flush`, [`journal`] | flush rounds of the shard, its redo journal |
-//! | `segment`, `index`, `txn_index` | one segment, its indexes |
+//! | `segment`, `index`, `index_files`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], `read_ahead`, [`LogShard`] | what the logs of a shard share |
@@ -30,6 +30,7 @@ pub mod dump;
 mod error;
 mod flush;
 pub mod index;
+mod index_files;
 pub mod journal;
 pub mod leader_epochs;
 mod leftovers;

@@ -13,9 +13,9 @@ use super::append_stats::{AppendCounters, AppendStats};
 use super::cache::{LogKey, RecentBatches};
 use super::error::LogError;
 use super::flush::{FlushStats, Flusher};
+use super::index_files::IndexBudget;
 use super::journal::{Journals, ShardJournals};
 use super::read_ahead::{ReadAhead, ReadAheadStats};
-use super::segment::IndexBudget;
 use super::write_queue::WriteLimits;
 use super::writer::SHARD_WRITES_IN_FLIGHT_MAX;
 

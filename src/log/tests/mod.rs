@@ -1,5 +1,6 @@
 //! Tests of a whole log on a real directory, on the ring.
 
+mod cleaner_upkeep;
 mod cleaning;
 mod cold;
 mod compaction;
