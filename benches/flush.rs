@@ -6,6 +6,7 @@
 //! switched off (every round flushes segments), and the floor, `pwrite` + `fdatasync` of N
 //! preallocated files one after the other. Medians over all rounds; no client, no network.
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory; some 1.2 GB at N=1000.
+//! Last result: in `tuning/README.md`, with what follows from it.
 //!
 //! Not criterion: it would time one way after the other, and a shared device drifts in between.
 

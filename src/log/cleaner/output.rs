@@ -15,6 +15,7 @@ use super::super::names::{FileKind, FileState, segment_file_in_state};
 use super::super::segment::{BatchExtent, Loaded, SEGMENT_BYTES_MAX, Segment, SegmentHandles};
 use super::super::txn_index::TxnIndex;
 use super::filter::Kept;
+use crate::rt;
 use crate::rt::fs::{File, OpenOptions};
 use crate::types::Offset;
 
@@ -87,12 +88,24 @@ impl Output {
         }
         debug_assert_eq!(self.size - position, kept.bytes.len() as u64);
         self.unsynced += kept.bytes.len() as u64;
-        self.file
-            .write_all_at(position, vec![Bytes::from(kept.bytes)])
-            .await?;
+        self.write(position, Bytes::from(kept.bytes)).await?;
         if self.unsynced >= SYNC_BYTES {
             self.unsynced = 0;
             self.file.sync_data().await?;
+        }
+        Ok(())
+    }
+
+    /// In steps, so that no append of the shard waits for more than one of them.
+    async fn write(&self, mut position: u64, mut bytes: Bytes) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let step = bytes.split_to(bytes.len().min(rt::STEP_BYTES));
+            let len = step.len() as u64;
+            let turn = rt::turn().await;
+            let written = self.file.write_all_at(position, vec![step]).await;
+            turn.end().await;
+            written?;
+            position += len;
         }
         Ok(())
     }

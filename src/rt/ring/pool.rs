@@ -2,8 +2,8 @@
 //! computations.
 //!
 //! They share nothing but the shape: a computation of a second must not delay an fsync, readers of
-//! old data must not delay the next segment, and a hanging disk must not stop decompression. Threads start once and stay; they must be started
-//! from an unpinned thread, because affinity is inherited.
+//! old data must not delay the next segment, and a hanging disk must not stop decompression. Threads
+//! start once and stay; they must be started from an unpinned thread, because affinity is inherited.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -17,6 +17,9 @@ const DISK_THREADS: usize = 4;
 const COLD_THREADS: usize = 4;
 /// Computations at once at most: the cores of the machine, but not more than this.
 const COMPUTE_THREADS_MAX: usize = 16;
+/// How much less computations weigh than the shards where both want a core: a pass of the cleaner
+/// or the check of an index must not take it from an append.
+const COMPUTE_NICENESS: i32 = 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -47,20 +50,26 @@ pub(crate) fn start() {
     POOLS.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Pools {
-            disk: threads("disk", DISK_THREADS),
-            cold: threads("cold-read", COLD_THREADS),
-            compute: threads("compute", cores.min(COMPUTE_THREADS_MAX)),
+            disk: threads("disk", DISK_THREADS, 0),
+            cold: threads("cold-read", COLD_THREADS, 0),
+            compute: threads("compute", cores.min(COMPUTE_THREADS_MAX), COMPUTE_NICENESS),
         }
     });
 }
 
-fn threads(name: &str, count: usize) -> Arc<Jobs> {
+fn threads(name: &str, count: usize, niceness: i32) -> Arc<Jobs> {
     let jobs = Arc::new(Jobs::default());
     let mut started = 0;
     for index in 0..count {
         let jobs = jobs.clone();
         let thread = std::thread::Builder::new().name(format!("{name}-{index}"));
-        match thread.spawn(move || work(&jobs)) {
+        let run = move || {
+            if niceness > 0 {
+                super::sys::lower_thread_priority(niceness);
+            }
+            work(&jobs);
+        };
+        match thread.spawn(run) {
             Ok(_) => started += 1,
             Err(error) => tracing::warn!(%error, name, index, "a pool thread could not start"),
         }

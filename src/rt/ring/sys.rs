@@ -35,6 +35,18 @@ pub(crate) fn monotonic() -> Instant {
     Instant(spec.tv_sec as u64 * 1_000_000_000 + spec.tv_nsec as u64)
 }
 
+/// Makes the calling thread weigh less than others that want its core (setpriority(2) with a
+/// thread of Linux). A refusal changes nothing but speed.
+pub(crate) fn lower_thread_priority(niceness: i32) {
+    #[allow(unsafe_code)]
+    // SAFETY: a call without memory; 0 names the calling thread.
+    let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        tracing::debug!(%error, niceness, "thread priority left as it is");
+    }
+}
+
 /// pwritev(2): into the page cache for a buffered file.
 pub(crate) fn pwritev(
     fd: BorrowedFd<'_>,
