@@ -88,7 +88,8 @@ impl Output {
         }
         debug_assert_eq!(self.size - position, kept.bytes.len() as u64);
         self.unsynced += kept.bytes.len() as u64;
-        self.write(position, Bytes::from(kept.bytes)).await?;
+        self.write_batches(position, Bytes::from(kept.bytes))
+            .await?;
         if self.unsynced >= SYNC_BYTES {
             self.unsynced = 0;
             self.file.sync_data().await?;
@@ -97,7 +98,7 @@ impl Output {
     }
 
     /// In steps, so that no append of the shard waits for more than one of them.
-    async fn write(&self, mut position: u64, mut bytes: Bytes) -> io::Result<()> {
+    async fn write_batches(&self, mut position: u64, mut bytes: Bytes) -> io::Result<()> {
         while !bytes.is_empty() {
             let step = bytes.split_to(bytes.len().min(rt::STEP_BYTES));
             let len = step.len() as u64;
