@@ -10,15 +10,16 @@
 //! Target: under 100 ns a step, flat in the number pending as far as memory lets it: at a million
 //! the timers (48 MB) are beyond the caches and the floor rises with them.
 //!
-//! Last result (2 shared cores, Rust 1.95, ns, the median of 20 samples):
+//! Last result (2 virtual cores, Rust 1.95, ns, the median of 20 samples; the last row with nothing
+//! else on them, the others shared):
 //!
 //! | pending | floor | cancel+insert | expire+insert | next_deadline | check+complete+watch | check, not satisfied |
 //! |---|---|---|---|---|---|---|
 //! | 1 k | 3 | 13 | 134 (30 empty ticks a timer) | 4 | 83 | 6 |
 //! | 100 k | 6 | 25 | 37 | 5 | 420 | 21 |
-//! | 1 M | 53 | 222 | 282 | 4 | 1,702 | 160 |
+//! | 1 M | 51 | 208 | 220 | 4 | 1,422 | 170 |
 //!
-//! Per step the wheel stays at about 110 ns at a million pending timers touched in random order,
+//! Per step the wheel stays at about 105 ns at a million pending timers touched in random order,
 //! four times the floor's cache misses (a timer, its neighbours, their slots); the purgatory row is
 //! one cancel, one insert and two places under two keys of a map that is far beyond the caches.
 
