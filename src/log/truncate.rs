@@ -38,6 +38,9 @@ impl Log {
     /// Cuts everything at or past `offset`. A batch that reaches across it goes as a whole, and
     /// the log ends where it began. No effect if the log ends there already.
     ///
+    /// Whoever calls this sees to it that the recovery-point checkpoint on disk is no higher than
+    /// that before: what lies below it is believed unseen.
+    ///
     /// # Errors
     /// `OutOfRange` below the log start; the storage.
     pub async fn truncate_to(&self, offset: Offset) -> Result<(), LogError> {

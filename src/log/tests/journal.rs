@@ -94,10 +94,7 @@ impl Book {
                 .set(self.log_start.get().max(log.log_start().0));
         }
         if let Some(to) = self.cutting.take() {
-            // A batch that reaches across the cut goes as a whole.
-            let sent = self.sent.borrow();
-            let across = sent.iter().find(|b| b.base < to && b.last >= to);
-            let to = across.map_or(to, |batch| batch.base);
+            let to = self.floor_of(to);
             self.written.set(self.written.get().min(to));
             self.durable.set(self.durable.get().min(to));
         }
@@ -147,6 +144,13 @@ impl Book {
         self.written.set(end);
         self.durable.set(self.durable.get().min(end));
         self.note(log);
+    }
+
+    /// Where a cut at `to` falls: a batch that reaches across it goes as a whole.
+    fn floor_of(&self, to: i64) -> i64 {
+        let sent = self.sent.borrow();
+        let across = sent.iter().find(|b| b.base < to && b.last >= to);
+        across.map_or(to, |batch| batch.base)
     }
 
     fn start_over(&self, start: i64) {
@@ -359,7 +363,11 @@ impl Shelf {
             79..=81 => {
                 let to = self.rng(|rng| rng.i64(log.log_start().0..=log.log_end().0));
                 book.cutting.set(Some(to));
-                book.recovery_point.set(book.recovery_point.get().min(to));
+                // The checkpoint must say so before the cut, and for where it really falls: below a
+                // recovery point that is too high nobody looks again.
+                let floor = book.floor_of(to);
+                book.recovery_point
+                    .set(book.recovery_point.get().min(floor));
                 book.did(format_args!("cut to {to} ..."), log);
                 if log.truncate_to(Offset(to)).await.is_err() {
                     return !log.is_offline();
