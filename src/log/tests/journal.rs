@@ -460,7 +460,7 @@ fn run(faults: bool) -> [u64; 4] {
     let seeds = std::env::var("LOG_SEEDS")
         .ok()
         .and_then(|s| s.parse().ok())
-        .unwrap_or(30);
+        .unwrap_or(20);
     let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
     let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
     let mut sums = [0; 4];
