@@ -3,6 +3,7 @@
 
 use super::request::Context;
 use crate::wire::ErrorCode;
+use crate::wire::coordinator_record::TRANSACTION_STATES;
 use crate::wire::messages::describe_transactions_request::DescribeTransactionsRequest;
 use crate::wire::messages::describe_transactions_response::{
     DescribeTransactionsResponse, TransactionState,
@@ -11,23 +12,11 @@ use crate::wire::messages::list_transactions_request::ListTransactionsRequest;
 use crate::wire::messages::list_transactions_response::ListTransactionsResponse;
 use std::rc::Rc;
 
-/// The states a filter may name; others are told back as unknown.
-const STATES: [&str; 8] = [
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-];
-
 pub async fn list(_: Rc<Context>, request: ListTransactionsRequest) -> ListTransactionsResponse {
     let unknown_state_filters = request
         .state_filters
         .into_iter()
-        .filter(|state| !STATES.contains(&&**state))
+        .filter(|state| !TRANSACTION_STATES.contains(&&**state))
         .collect();
     ListTransactionsResponse {
         unknown_state_filters,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::log::dump::{Decoded, Decoder, TextDecoder};
-use crate::wire::coordinator_record::decode_versioned_capped;
+use crate::wire::coordinator_record::{TRANSACTION_STATES, decode_versioned_capped};
 use crate::wire::messages::consumer_protocol_assignment::ConsumerProtocolAssignment;
 use crate::wire::messages::consumer_protocol_subscription::ConsumerProtocolSubscription;
 use crate::wire::messages::group_metadata_value::GroupMetadataValue;
@@ -19,18 +19,6 @@ use crate::wire::messages::{AnyRecord, GroupRecord, TransactionRecord};
 use crate::wire::metadata_record::decode_record;
 use crate::wire::record::RecordView;
 use crate::wire::{DecodeError, Message, Reader};
-
-/// What a transaction's status is called, by its number in `__transaction_state`.
-const TRANSACTION_STATES: [&str; 8] = [
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-];
 
 /// What the records of a log are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

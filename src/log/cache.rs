@@ -121,26 +121,25 @@ impl RecentBatches {
 
     /// Drops every batch of `log` that reaches to or past `offset`.
     pub fn truncate(&self, log: LogKey, offset: Offset) {
-        let mut inner = self.inner.borrow_mut();
-        let Inner {
-            logs,
-            bytes,
-            entries,
-            ..
-        } = &mut *inner;
-        if let Some(run) = logs.get_mut(&log) {
-            while run.back().is_some_and(|back| back.last >= offset) {
-                if let Some(batch) = run.pop_back() {
-                    *bytes -= cost(&batch);
-                    *entries -= 1;
-                }
-            }
-        }
-        inner.tidy();
+        self.drop_while(log, |run| {
+            let goes = run.back()?.last >= offset;
+            goes.then(|| run.pop_back()).flatten()
+        });
     }
 
     /// Drops every batch of `log` that begins before `offset`.
     pub fn forget_below(&self, log: LogKey, offset: Offset) {
+        self.drop_while(log, |run| {
+            let goes = run.front()?.base < offset;
+            goes.then(|| run.pop_front()).flatten()
+        });
+    }
+
+    fn drop_while(
+        &self,
+        log: LogKey,
+        mut next: impl FnMut(&mut VecDeque<CachedBatch>) -> Option<CachedBatch>,
+    ) {
         let mut inner = self.inner.borrow_mut();
         let Inner {
             logs,
@@ -149,11 +148,9 @@ impl RecentBatches {
             ..
         } = &mut *inner;
         if let Some(run) = logs.get_mut(&log) {
-            while run.front().is_some_and(|front| front.base < offset) {
-                if let Some(batch) = run.pop_front() {
-                    *bytes -= cost(&batch);
-                    *entries -= 1;
-                }
+            while let Some(batch) = next(run) {
+                *bytes -= cost(&batch);
+                *entries -= 1;
             }
         }
         inner.tidy();

@@ -9,6 +9,19 @@ use super::message::Message;
 use super::reader::Reader;
 use super::writer::Writer;
 
+/// What the states of a transaction are called, by their numbers in `__transaction_state`; filters
+/// of ListTransactions name them too.
+pub const TRANSACTION_STATES: [&str; 8] = [
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+];
+
 /// Keys have one version only: what changes gets a new type.
 const KEY_VERSION: i16 = 0;
 

@@ -428,18 +428,11 @@ async fn history(seed: u64, dir: PathBuf) {
 
 #[test]
 fn histories_keep_the_last_value_of_every_key_and_nothing_is_invented() {
-    let seeds = std::env::var("LOG_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(30);
-    let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
-    let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
-    for at in 0..seeds {
-        let seed = first.wrapping_add(at);
-        println!("LOG_SEED={seed}");
+    for seed in seeds(30) {
         in_world(seed, move |dir| history(seed, dir));
     }
 }
+
 /// A log whose sealed segments hold `rounds` versions of a few keys.
 pub(super) async fn versions(dir: &Path, config: LogConfig, rounds: u8) -> Rc<Log> {
     let log = open_compacted(dir, config).await;

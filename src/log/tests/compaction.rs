@@ -340,16 +340,8 @@ fn lives(seed: u64, faults: bool) -> Rc<Known> {
 }
 
 fn run(faults: bool) {
-    let seeds = std::env::var("LOG_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(25);
-    let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
-    let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
     let mut sums = [0; 3];
-    for at in 0..seeds {
-        let seed = first.wrapping_add(at);
-        println!("LOG_SEED={seed}");
+    for seed in seeds(25) {
         let known = lives(seed, faults);
         let counts = [&known.passes, &known.checked, &known.offline];
         sums.iter_mut()

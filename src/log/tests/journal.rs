@@ -457,16 +457,8 @@ fn lives(seed: u64, faults: bool) -> Rc<Shelf> {
 
 /// Frames, bytes taken back, cuts, offline logs.
 fn run(faults: bool) -> [u64; 4] {
-    let seeds = std::env::var("LOG_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(20);
-    let fixed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
-    let first: u64 = fixed.unwrap_or_else(|| fastrand::u64(..));
     let mut sums = [0; 4];
-    for at in 0..seeds {
-        let seed = first.wrapping_add(at);
-        println!("LOG_SEED={seed}");
+    for seed in seeds(20) {
         let shelf = lives(seed, faults);
         let counts = [
             &shelf.frames,
