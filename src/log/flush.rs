@@ -15,7 +15,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use crate::rt::sync::Semaphore;
 use crate::types::Offset;
 
 use super::cache::LogKey;
-use super::journal::{JournalPart, ShardJournals};
+use super::journal::{DirJournal, JournalPart, ShardJournals};
 use super::log::Log;
 use super::segment::Segment;
 
@@ -55,6 +54,9 @@ pub struct FlushStats {
 }
 
 type Logs = BTreeMap<LogKey, Weak<Log>>;
+
+/// What goes into the next frame of each journal; a shard has few directories.
+type Frames = Vec<(Rc<DirJournal>, Vec<JournalPart>)>;
 
 /// Collects the logs that want a flush and runs the rounds.
 pub struct Flusher {
@@ -123,24 +125,20 @@ impl Flusher {
             }
             let mut frames = self.choose(round);
             for journal in changed {
-                let dir = journal.log_dir().to_owned();
-                frames.entry(dir).or_default();
+                parts_of(&mut frames, journal);
             }
             if frames.is_empty() {
                 continue;
             }
             let begun = rt::now();
-            let logs: usize = frames.values().map(Vec::len).sum();
-            let batches = frames
-                .values()
-                .flatten()
-                .map(|part| part.log.take_batches());
+            let logs: usize = frames.iter().map(|(_, parts)| parts.len()).sum();
+            let parts = frames.iter().flat_map(|(_, parts)| parts);
+            let batches = parts.map(|part| part.log.take_batches());
             let batches: u64 = batches.sum();
             let count = frames.len() as u64;
-            let writes = frames.into_iter().map(|(dir, parts)| {
-                let journal = self.journals.of(&dir);
-                async move { journal.write(parts).await }
-            });
+            let writes = frames
+                .into_iter()
+                .map(|(journal, parts)| async move { journal.write(parts).await });
             let bytes: u64 = rt::join_all(writes).await.into_iter().sum();
             self.count(|stats| {
                 stats.rounds += 1;
@@ -155,8 +153,8 @@ impl Flusher {
 
     /// Which logs of a round go into which directory's next frame; the others are on their way to
     /// the segments when this returns.
-    fn choose(self: &Rc<Self>, round: Vec<Rc<Log>>) -> BTreeMap<PathBuf, Vec<JournalPart>> {
-        let mut frames: BTreeMap<PathBuf, Vec<JournalPart>> = BTreeMap::new();
+    fn choose(self: &Rc<Self>, round: Vec<Rc<Log>>) -> Frames {
+        let mut frames = Frames::new();
         let few = round.len() < JOURNAL_LOGS_MIN && !self.segments_running.get();
         for log in round {
             let part = if few || !self.journals.is_on() {
@@ -165,12 +163,11 @@ impl Flusher {
                 log.journal_part()
             };
             match part {
-                Some((dir, part)) => frames.entry(dir).or_default().push(part),
+                Some((journal, part)) => parts_of(&mut frames, journal).push(part),
                 None => self.flush_by_segment(&log),
             }
         }
-        for (dir, parts) in &mut frames {
-            let journal = self.journals.of(dir);
+        for (journal, parts) in &mut frames {
             let enough = parts.len() >= JOURNAL_LOGS_MIN || self.segments_running.get();
             let taken = if enough && journal.is_ready() {
                 journal.room_for(parts)
@@ -181,7 +178,7 @@ impl Flusher {
                 self.flush_by_segment(&part.log);
             }
         }
-        frames.retain(|_, parts| !parts.is_empty());
+        frames.retain(|(_, parts)| !parts.is_empty());
         if !self.by_segment.borrow().is_empty() && !self.segments_running.replace(true) {
             let flusher = self.clone();
             drop(rt::spawn(async move { flusher.run_segments().await }));
@@ -237,6 +234,15 @@ impl Flusher {
         add(&mut stats);
         self.stats.set(stats);
     }
+}
+
+fn parts_of(frames: &mut Frames, journal: Rc<DirJournal>) -> &mut Vec<JournalPart> {
+    let known = frames.iter().position(|(j, _)| Rc::ptr_eq(j, &journal));
+    let at = known.unwrap_or_else(|| {
+        frames.push((journal, Vec::new()));
+        frames.len() - 1
+    });
+    &mut frames[at].1
 }
 
 /// The logs of `waiting` that are still there; none waits any more.

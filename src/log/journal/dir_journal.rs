@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -76,10 +76,6 @@ impl DirJournal {
             unflushed: RefCell::default(),
             flushing: Cell::new(false),
         })
-    }
-
-    pub fn log_dir(&self) -> &Path {
-        &self.log_dir
     }
 
     fn file(&self) -> Option<Rc<JournalFile>> {

@@ -10,6 +10,7 @@ use crate::types::Offset;
 
 use super::super::error::LogError;
 use super::super::log::{Log, Status};
+use super::dir_journal::DirJournal;
 use super::frame::Change;
 use super::pending::Unflushed;
 
@@ -21,9 +22,9 @@ pub(in crate::log) struct JournalPart {
 }
 
 impl Log {
-    /// The log's part of the next frame, and the directory whose journal that is; `None` where its
-    /// segments must be flushed instead.
-    pub(in crate::log) fn journal_part(&self) -> Option<(PathBuf, JournalPart)> {
+    /// The log's part of the next frame, and the journal that takes it; `None` where its segments
+    /// must be flushed instead.
+    pub(in crate::log) fn journal_part(&self) -> Option<(Rc<DirJournal>, JournalPart)> {
         let state = self.state();
         let segments_wanted = state.flush_wanted > state.marks.in_segments() || state.unproven;
         let takes_part = matches!(state.status, Status::Open | Status::Truncating)
@@ -34,13 +35,13 @@ impl Log {
         let unflushed = state
             .pending
             .between(state.marks.durable(), state.marks.written())?;
-        let log_dir = state.dir.parent()?.to_owned();
+        let journal = self.shard.journals.of(state.dir.parent()?);
         let part = JournalPart {
             log: self.rc(),
             generation: state.generation,
             unflushed,
         };
-        Some((log_dir, part))
+        Some((journal, part))
     }
 
     /// A frame with everything below `upto` is durable.
