@@ -31,8 +31,16 @@ impl Raw {
 
     /// Sends `body` as one frame with a request header; returns the correlation id.
     pub fn send_body(&mut self, key: i16, version: i16, body: &[u8]) -> i32 {
+        self.try_send_body(key, version, body)
+            .expect("the broker reads")
+    }
+
+    /// The same for a connection that the broker may have closed already. One write: a second
+    /// one would meet the reset that the first one provoked.
+    pub fn try_send_body(&mut self, key: i16, version: i16, body: &[u8]) -> io::Result<i32> {
         self.correlation += 1;
         let mut frame = BytesMut::new();
+        frame.put_i32(0);
         frame.put_i16(key);
         frame.put_i16(version);
         frame.put_i32(self.correlation);
@@ -42,18 +50,23 @@ impl Raw {
             frame.put_u8(0);
         }
         frame.put_slice(body);
-        self.send_bytes(&(frame.len() as i32).to_be_bytes());
-        self.send_bytes(&frame);
-        self.correlation
+        let size = frame.len() as i32 - 4;
+        frame[..4].copy_from_slice(&size.to_be_bytes());
+        self.stream.write_all(&frame)?;
+        Ok(self.correlation)
     }
 
     pub fn send<Q: Message>(&mut self, request: &Q, version: i16) -> i32 {
+        self.try_send(request, version).expect("the broker reads")
+    }
+
+    pub fn try_send<Q: Message>(&mut self, request: &Q, version: i16) -> io::Result<i32> {
         let mut writer = Writer::new();
         request
             .encode(&mut writer, version)
             .expect("a request of ours");
         let body = writer.into_bytes();
-        self.send_body(Q::API_KEY, version, &body)
+        self.try_send_body(Q::API_KEY, version, &body)
     }
 
     /// The next frame, or the error (closed, timed out).
