@@ -14,7 +14,6 @@ use crate::rt::sync::Semaphore;
 use crate::types::{NodeId, Uuid};
 use crate::wire::Str;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
-use crate::wire::messages::producer_ids_record::ProducerIdsRecord;
 use crate::wire::messages::register_broker_record::{
     BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
 };
@@ -211,22 +210,6 @@ impl Controller {
         };
         self.change(|_| (vec![MetadataRecord::from(record)], ()))
             .await
-    }
-
-    /// A block of [`PRODUCER_ID_BLOCK`] producer ids; the first of them.
-    pub async fn allocate_producer_ids(&self) -> Result<i64, MetadataLogError> {
-        let (broker_id, broker_epoch) = (self.config.node_id.0, self.broker_epoch.get());
-        self.change(|image| {
-            let first = image.next_producer_id();
-            let record = ProducerIdsRecord {
-                broker_id,
-                broker_epoch,
-                next_producer_id: first + PRODUCER_ID_BLOCK,
-                ..Default::default()
-            };
-            (vec![MetadataRecord::from(record)], first)
-        })
-        .await
     }
 }
 

@@ -1,11 +1,13 @@
 //! The controller on a real directory, on the ring: first start, restart, order of images.
 
 use super::*;
+use crate::cluster::apis::producer_ids;
 use crate::cluster::image::ResourceType;
 use crate::cluster::topic_admin::create_topics;
 use crate::config::properties;
 use crate::rt::{RingPlan, run_ring};
 use crate::types::{LeaderEpoch, PartitionEpoch};
+use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsRequest;
 use crate::wire::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
 use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
@@ -64,6 +66,17 @@ async fn create(controller: &Controller, name: &str) -> i16 {
     response.unwrap().topics[0].error_code
 }
 
+async fn allocate(controller: &Rc<Controller>) -> i64 {
+    let request = AllocateProducerIdsRequest {
+        broker_id: 1,
+        broker_epoch: controller.broker_epoch(),
+        ..Default::default()
+    };
+    let block = producer_ids::allocate(controller, request).await;
+    assert_eq!(block.error_code, 0);
+    block.producer_id_start
+}
+
 #[test]
 fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
     on_ring(|dir| async move {
@@ -85,7 +98,7 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
             (epoch, epoch)
         );
         assert_eq!(create(&controller, "orders").await, 0);
-        let first = controller.allocate_producer_ids().await.unwrap();
+        let first = allocate(&controller).await;
         assert_eq!(first, 0);
         controller.fence().await.unwrap();
         assert!(!controller.image().is_alive(NodeId(1)));
@@ -101,7 +114,7 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
         assert_eq!(partition.partition_epoch, PartitionEpoch(1));
         assert!(register(&controller).await > epoch);
         assert!(controller.image().can_lead(NodeId(1)));
-        let next = controller.allocate_producer_ids().await.unwrap();
+        let next = allocate(&controller).await;
         assert_eq!(next, PRODUCER_ID_BLOCK, "ids are never given out twice");
     });
 }

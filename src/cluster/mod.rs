@@ -8,6 +8,7 @@
 //! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
 //!   [`leadership`], [`directories`] the decisions, with [`dice`] for what is random.
 
+pub mod apis;
 mod assignment;
 mod brokers;
 pub mod config_admin;

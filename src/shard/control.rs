@@ -5,6 +5,7 @@ use super::Shard;
 use super::directories::LogDirs;
 use super::mesh::{LocalFuture, Mesh};
 use super::upkeep::PartitionFacts;
+use crate::cluster::apis::{self, Asker};
 use crate::cluster::controller::Controller;
 use crate::cluster::{Image, directories};
 use crate::log::LogError;
@@ -13,6 +14,8 @@ use crate::log::dir::{DirError, LogDir};
 use crate::observe::metrics::{DirectoryLabels, Families};
 use crate::rt;
 use crate::rt::sync::{Event, Semaphore, queue};
+use crate::wire::api::ApiKey;
+use crate::wire::{ErrorCode, Message, Reader, Str};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -114,6 +117,27 @@ impl Control {
         while self.applied.iter().any(|offset| offset.get() < wanted) {
             self.moved.wait().await;
         }
+    }
+
+    /// Asks the active controller, wherever it is. NOT_CONTROLLER if it cannot be reached.
+    pub async fn ask_controller<Q: Message, R: Message>(
+        &self,
+        request: &Q,
+    ) -> Result<R, ErrorCode> {
+        let version = Q::MAX_VERSION;
+        let refused = |error: &dyn std::fmt::Display| {
+            tracing::error!(api = Q::NAME, %error, "the controller could not be asked");
+            ErrorCode::UNKNOWN_SERVER_ERROR
+        };
+        let body = request.to_bytes(version).map_err(|error| refused(&error))?;
+        let asker = Asker {
+            client_id: Str::from_static("highwater"),
+            host: "/127.0.0.1".into(),
+        };
+        let key = ApiKey(Q::API_KEY);
+        let answer = apis::answer(&self.controller, &asker, key, version, Reader::new(body)).await;
+        let answer = answer.ok_or(ErrorCode::NOT_CONTROLLER)?;
+        R::from_bytes(answer, version).map_err(|error| refused(&error))
     }
 
     /// Runs `job` on every shard; answers of those that still run.
@@ -287,6 +311,21 @@ impl Control {
             Box::pin(std::future::ready(()))
         })
         .await;
+    }
+}
+
+impl Shard {
+    /// [`Control::ask_controller`] from a shard.
+    pub async fn ask_controller<Q, R>(&self, request: Q) -> Result<R, ErrorCode>
+    where
+        Q: Message + Send + 'static,
+        R: Message + Send + 'static,
+    {
+        let ask = move |control: Rc<Control>| -> LocalFuture<Result<R, ErrorCode>> {
+            Box::pin(async move { control.ask_controller(&request).await })
+        };
+        let answered = self.mesh().call_control(self.control_place(), ask).await;
+        answered.unwrap_or(Err(ErrorCode::NOT_CONTROLLER))
     }
 }
 

@@ -2,10 +2,10 @@
 //! that a crash leaves unused are never given out again.
 
 use super::Shard;
-use super::mesh::LocalFuture;
-use crate::cluster::controller::PRODUCER_ID_BLOCK;
 use crate::rt::sync::Semaphore;
 use crate::wire::ErrorCode;
+use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsRequest;
+use crate::wire::messages::allocate_producer_ids_response::AllocateProducerIdsResponse;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -48,18 +48,21 @@ impl Shard {
             if self.producer_ids.next.get() < self.producer_ids.end.get() {
                 continue;
             }
-            let block = self
-                .mesh()
-                .call_control(self.control_place(), |control| -> LocalFuture<_> {
-                    Box::pin(async move { control.controller.allocate_producer_ids().await.ok() })
-                })
-                .await;
-            let first = block
-                .ok()
-                .flatten()
-                .ok_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)?;
+            let config = &self.node.config;
+            let request = AllocateProducerIdsRequest {
+                broker_id: config.node_id.0,
+                broker_epoch: self.broker_epoch(),
+                ..Default::default()
+            };
+            let block: AllocateProducerIdsResponse = self.ask_controller(request).await?;
+            if block.error_code != ErrorCode::NONE.0 {
+                return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+            }
+            let first = block.producer_id_start;
             self.producer_ids.next.set(first);
-            self.producer_ids.end.set(first + PRODUCER_ID_BLOCK);
+            self.producer_ids
+                .end
+                .set(first + i64::from(block.producer_id_len));
         }
     }
 }

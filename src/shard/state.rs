@@ -156,6 +156,14 @@ impl Shard {
         *self.image.borrow_mut() = image;
     }
 
+    /// The epoch of this broker's registration as this shard knows it; -1 before.
+    pub fn broker_epoch(&self) -> i64 {
+        let image = self.image.borrow();
+        image
+            .broker(self.node.node)
+            .map_or(-1, |broker| broker.epoch.0)
+    }
+
     /// A partition this shard owns.
     pub fn partition(&self, id: PartitionId) -> Option<Rc<Partition>> {
         self.partitions.borrow().get(&id).cloned()
