@@ -7,6 +7,7 @@ use super::broker_table::{
 use super::definition::{Definition, Kind, check, items};
 use super::listeners::{self, Listener, SecurityProtocol};
 use super::properties::{self, Origin, Property};
+use super::quorum::{Given, Quorum};
 use crate::log::journal::JOURNAL_BYTES_MIN;
 use crate::types::NodeId;
 use std::collections::BTreeMap;
@@ -50,6 +51,9 @@ pub struct BrokerConfig {
     pub listeners: Vec<Listener>,
     /// Host and port that clients are told, by listener, where they differ.
     pub advertised: Vec<Listener>,
+    /// The listener by which brokers reach each other.
+    pub inter_broker_listener: String,
+    pub quorum: Quorum,
     pub log_dirs: Vec<PathBuf>,
     pub metadata_log_dir: PathBuf,
     pub num_partitions: i32,
@@ -190,16 +194,13 @@ fn build(
     let all = read.listeners("listeners")?;
     let controller_names: Vec<String> =
         items(read.text("controller.listener.names").unwrap_or_default())
-            .map(str::to_owned)
+            .map(str::to_ascii_uppercase)
             .collect();
     let map = protocol_map(
         read.text("listener.security.protocol.map")
             .unwrap_or_default(),
     );
-    for listener in all
-        .iter()
-        .filter(|listener| !controller_names.contains(&listener.name))
-    {
+    for listener in &all {
         match map.get(&listener.name).copied() {
             Some(Some(SecurityProtocol::Plaintext)) => {}
             Some(_) => {
@@ -245,30 +246,25 @@ fn build(
             return Err(read.bad("advertised.listeners", what));
         }
     }
-    if let Some(name) = read.text("inter.broker.listener.name").map(str::trim)
-        && !all
-            .iter()
-            .any(|listener| listener.name.eq_ignore_ascii_case(name))
-    {
-        let what = format!("inter.broker.listener.name names {name}, which is no listener");
-        return Err(read.bad("inter.broker.listener.name", what));
-    }
-    let listeners: Vec<Listener> = all
+    let (of_controllers, listeners): (Vec<Listener>, Vec<Listener>) = all
         .into_iter()
-        .filter(|listener| !controller_names.contains(&listener.name))
-        .collect();
-    if listeners.is_empty() {
+        .partition(|listener| controller_names.contains(&listener.name));
+    let node_id = read.number("node.id")?;
+    let quorum = Quorum::new(Given {
+        roles: read.text("process.roles"),
+        node: NodeId(node_id),
+        listeners: of_controllers,
+        listener_names: controller_names,
+        voters: read.text("controller.quorum.voters").unwrap_or_default(),
+        bootstrap: read
+            .text("controller.quorum.bootstrap.servers")
+            .unwrap_or_default(),
+    })
+    .map_err(|(key, what)| read.bad(key, what))?;
+    if listeners.is_empty() && quorum.roles.broker {
         return Err(read.bad("listeners", "a broker needs a listener".into()));
     }
-    if let Some(roles) = read.text("process.roles")
-        && !items(roles).any(|role| role == "broker")
-    {
-        return Err(read.bad(
-            "process.roles",
-            "this node must be a broker: controllers alone are not available yet".into(),
-        ));
-    }
-    let node_id = read.number("node.id")?;
+    let inter_broker_listener = inter_broker_listener(&read, &listeners, quorum.roles.broker)?;
     let mut log_dirs: Vec<PathBuf> = items(read.text("log.dirs").unwrap_or_default())
         .map(PathBuf::from)
         .collect();
@@ -297,6 +293,8 @@ fn build(
         node_id: NodeId(node_id),
         rack: read.text("broker.rack").map(str::to_owned),
         advertised,
+        inter_broker_listener,
+        quorum,
         listeners,
         log_dirs,
         metadata_log_dir,
@@ -348,6 +346,30 @@ fn build(
         given,
         of_listeners,
     })
+}
+
+/// The listener that `inter.broker.listener.name` names, or else the first of the protocol that
+/// `security.inter.broker.protocol` names.
+fn inter_broker_listener(
+    read: &Reader<'_>,
+    listeners: &[Listener],
+    is_broker: bool,
+) -> Result<String, ConfigError> {
+    let key = "inter.broker.listener.name";
+    let given = read.text(key).map(str::trim);
+    let name = given
+        .or(read.text("security.inter.broker.protocol"))
+        .unwrap_or("PLAINTEXT")
+        .to_ascii_uppercase();
+    let is_bound = |listener: &&Listener| listener.name == name;
+    match listeners.iter().find(is_bound).or(listeners.first()) {
+        Some(listener) if given.is_none() || listener.name == name => Ok(listener.name.clone()),
+        None if !is_broker => Ok(name),
+        _ => {
+            let what = format!("{key} names {name}, which is no listener");
+            Err(read.bad(key, what))
+        }
+    }
 }
 
 /// Bytes of `log.cleaner.dedupe.buffer.size` that Kafka wants for each cleaner thread.

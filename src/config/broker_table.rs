@@ -42,6 +42,7 @@ pub(super) const USED: &[Definition] = &[
     define("compression.zstd.level", Kind::Int(-131072, 22), Some("3"), CLUSTER, "Level for topics whose compression.type is zstd."),
     define("connections.max.idle.ms", Kind::Long(i64::MIN, i64::MAX), Some("600000"), FIXED, "Close a connection that has been silent this long; negative: never."),
     define("controller.listener.names", Kind::List, None, FIXED, "Names of the listeners of controllers."),
+    define("controller.quorum.bootstrap.servers", Kind::List, Some(""), FIXED, "Addresses of controllers, for a broker that is none."),
     define("controller.quorum.voters", Kind::List, Some(""), FIXED, "The controllers, as id@host:port."),
     define("default.replication.factor", Kind::Int(i32::MIN, i32::MAX), Some("1"), FIXED, "Replicas of topics made without a number of them."),
     define("delete.topic.enable", Kind::Boolean, Some("true"), FIXED, "Whether topics may be deleted."),
@@ -119,6 +120,7 @@ pub(super) const USED: &[Definition] = &[
     define("process.roles", Kind::ListOf(&["broker", "controller"]), None, FIXED, "What this node is."),
     define("producer.id.expiration.ms", Kind::Int(1, i32::MAX), Some("86400000"), CLUSTER, "How long a silent producer's sequence state is kept."),
     define("replica.high.watermark.checkpoint.interval.ms", Kind::Long(i64::MIN, i64::MAX), Some("5000"), FIXED, "How often high watermarks are written."),
+    define("security.inter.broker.protocol", Kind::OneOf(&["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]), Some("PLAINTEXT"), FIXED, "The protocol brokers use among themselves where no listener is named for it."),
     define("socket.request.max.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "The largest request accepted."),
     define("unclean.leader.election.enable", Kind::Boolean, Some("false"), CLUSTER, "Broker default of the topic setting of this name."),
 ];

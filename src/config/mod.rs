@@ -5,6 +5,7 @@
 //! * [`definition`] what a setting is: type, default, limits; checks one value;
 //! * [`broker_table`], [`other_table`], [`topic_table`], [`group_table`] the settings there are;
 //! * [`broker`] the settings of this broker, typed;
+//! * [`quorum`] what the node is, and where its controllers are;
 //! * [`layers`] which value holds where several layers say something, and how tools are told.
 
 pub mod broker;
@@ -15,6 +16,7 @@ pub mod layers;
 pub mod listeners;
 mod other_table;
 pub mod properties;
+pub mod quorum;
 mod topic_table;
 
 pub use broker::{BrokerConfig, ConfigError};
