@@ -6,7 +6,8 @@ use super::request::{Context, Peer};
 use super::*;
 use crate::rt::Instant;
 use crate::shard::Shard;
-use crate::wire::api::{self, ApiKey};
+use crate::wire::api::ApiKey;
+use crate::wire::frame::RequestFrame;
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
 use crate::wire::{Message, Reader};
 use bytes::Bytes;
@@ -48,26 +49,16 @@ fn begin(
     frame: Bytes,
     received: Instant,
 ) -> Result<(Rc<Context>, Reader), &'static str> {
-    let mut body = Reader::new(frame);
-    let key = ApiKey(
-        body.i16("request_api_key")
-            .map_err(|_| "header cut short")?,
-    );
-    let version = body
-        .i16("request_api_version")
-        .map_err(|_| "header cut short")?;
-    let correlation_id = body.i32("correlation_id").map_err(|_| "header cut short")?;
-    // Never in the flexible form, at any header version.
-    let client_id = body
-        .nullable_string(false, "client_id")
-        .map_err(|_| "bad client id")?;
+    let RequestFrame {
+        key,
+        version,
+        correlation_id,
+        client_id,
+        body,
+    } = RequestFrame::open(frame).map_err(|_| "bad header")?;
     let range = apis::served(key).ok_or("unknown API key")?;
     if !range.contains(&version) && key != ApiKey::API_VERSIONS {
         return Err("unsupported version");
-    }
-    if range.contains(&version) && api::request_header_version(key, version) == Some(2) {
-        body.unknown_tagged_fields()
-            .map_err(|_| "bad header tags")?;
     }
     let context = Context::new(
         shard.clone(),
@@ -75,7 +66,7 @@ fn begin(
         key,
         version,
         correlation_id,
-        client_id.unwrap_or_default(),
+        client_id,
         received,
     );
     Ok((context, body))

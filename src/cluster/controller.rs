@@ -95,6 +95,14 @@ impl Controller {
         *self.on_failure.borrow_mut() = Some(Box::new(tell));
     }
 
+    /// Whether this controller decides for the cluster.
+    pub fn is_active(&self) -> bool {
+        self.log
+            .borrow()
+            .as_ref()
+            .is_none_or(|log| !log.has_failed())
+    }
+
     pub fn image(&self) -> Arc<Image> {
         self.image.borrow().clone()
     }

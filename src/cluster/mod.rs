@@ -19,6 +19,8 @@ pub mod directories;
 pub mod features;
 mod image;
 mod leadership;
+pub mod life;
+pub mod link;
 mod metadata_log;
 mod placement;
 mod record;

@@ -13,6 +13,7 @@ pub mod coordinator_record;
 mod edge_tests;
 pub mod error;
 pub mod fault;
+pub mod frame;
 #[cfg(test)]
 mod golden_tests;
 pub mod message;
