@@ -40,11 +40,11 @@ pub(super) async fn change<R: Send + 'static>(
             shard.control_place(),
             move |control| -> LocalFuture<Result<R, ErrorCode>> {
                 Box::pin(async move {
-                    let config = control.controller.config.clone();
-                    let decided = control
-                        .controller
-                        .change(|image| decide(image, &config))
-                        .await;
+                    let config = control.node.config.clone();
+                    let Some(controller) = &control.controller else {
+                        return Err(ErrorCode::NOT_CONTROLLER);
+                    };
+                    let decided = controller.change(|image| decide(image, &config)).await;
                     let answer = decided.map_err(|error| {
                         tracing::error!(%error, "metadata could not be changed");
                         ErrorCode::NOT_CONTROLLER

@@ -7,7 +7,7 @@
 use super::image::Image;
 use super::record::MetadataRecord;
 use super::topics::PartitionRegistration;
-use crate::types::{NodeId, Uuid};
+use crate::types::{NodeId, PartitionId, Uuid};
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
 use ahash::AHashMap;
@@ -76,11 +76,12 @@ pub struct Found<'a> {
     pub partitions: &'a AHashMap<(String, i32), Uuid>,
 }
 
-/// What a node's start changes: partitions are registered where they lie; what may lie in an
-/// offline directory has no leader; what lies nowhere is placed.
-pub fn settle(image: &Image, found: &Found<'_>) -> Vec<MetadataRecord> {
+/// What a node must tell the controller at its start: the directory of each partition that is not
+/// registered where it lies, and of those that lie nowhere and are placed now. What may lie in an
+/// offline directory is left as it is registered.
+pub fn settle(image: &Image, found: &Found<'_>) -> Vec<(PartitionId, Uuid)> {
     let mut placement = Placement::new(image);
-    let mut records = Vec::new();
+    let mut assigned = Vec::new();
     for topic in image.topics() {
         for (index, partition) in topic.partitions() {
             if !partition.replicas.contains(&found.node) {
@@ -94,21 +95,14 @@ pub fn settle(image: &Image, found: &Found<'_>) -> Vec<MetadataRecord> {
                 None if found.some_offline => None,
                 None => Some(placement.roomiest(found.online)),
             };
-            let base = change(topic.id, index);
-            match placed {
-                Some(id) if id == registered => {}
-                Some(id) => records.push(PartitionChangeRecord {
-                    directories: Some(partition.directories_with(found.node, id)),
-                    ..base
-                }),
-                None if partition.leader == found.node => {
-                    records.push(PartitionChangeRecord { leader: -1, ..base });
-                }
-                None => {}
-            }
+            let id = PartitionId {
+                topic: topic.id,
+                index,
+            };
+            assigned.extend(placed.filter(|dir| *dir != registered).map(|dir| (id, dir)));
         }
     }
-    records.into_iter().map(MetadataRecord::from).collect()
+    assigned
 }
 
 /// What the failure of a directory changes: `online` are those left. The partitions of the others
@@ -268,25 +262,22 @@ mod tests {
 
     #[test]
     fn a_start_registers_partitions_where_they_lie_and_guesses_nothing() {
-        let before = image(&[A, B], &[A, A, B, UNASSIGNED]);
+        let image = image(&[A, B], &[A, A, B, UNASSIGNED]);
         let lies: AHashMap<(String, i32), Uuid> =
             [(("t".to_owned(), 0), A), (("t".to_owned(), 1), B)].into();
-        let found = |online, some_offline| Found {
-            node: NODE,
-            online,
-            some_offline,
-            partitions: &lies,
+        let told = |some_offline| {
+            let found = Found {
+                node: NODE,
+                online: &[A, C],
+                some_offline,
+                partitions: &lies,
+            };
+            let told = settle(&image, &found).into_iter();
+            told.map(|(id, dir)| (id.index, dir)).collect::<Vec<_>>()
         };
         // Partition 2 was in a directory that cannot be read now; so may 3 have been.
-        let mut image = before.clone();
-        apply(&mut image, &settle(&before, &found(&[A, C], true)));
-        let leaders: Vec<i32> = state(&image).iter().map(|(leader, ..)| *leader).collect();
-        assert_eq!(leaders, [1, 1, -1, -1]);
-        assert_eq!(state(&image)[1].1, B, "moved by hand");
+        assert_eq!(told(true), [(1, B)], "moved by hand");
         // The disk was replaced: nothing is hidden anywhere, so they begin anew.
-        let mut image = before.clone();
-        apply(&mut image, &settle(&before, &found(&[A, C], false)));
-        assert_eq!(state(&image)[2].0, 1);
-        assert_eq!(state(&image)[2].1, C);
+        assert_eq!(told(false), [(1, B), (2, C), (3, C)]);
     }
 }

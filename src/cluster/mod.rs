@@ -38,3 +38,18 @@ pub use topics::{
     OFFSETS_TOPIC, PartitionRegistration, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, Topic,
     check_topic_name, is_internal_topic, names_collide,
 };
+
+/// Writes what a new cluster begins with into the metadata log directory of one of its controllers.
+pub async fn format(metadata_dir: &std::path::Path) -> Result<(), MetadataLogError> {
+    let home = metadata_dir.join(crate::log::names::METADATA_TOPIC_DIR);
+    crate::rt::fs::create_dir_all(&home)
+        .await
+        .map_err(|source| MetadataLogError::Io {
+            what: "cannot create",
+            path: home.clone(),
+            source,
+        })?;
+    metadata_log::bootstrap(metadata_dir, features::initial())
+        .await
+        .map(|_| ())
+}

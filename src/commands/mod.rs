@@ -6,6 +6,7 @@ mod configs;
 mod consume;
 mod dump_decoder;
 mod dump_log;
+mod format;
 mod groups;
 mod key_value;
 mod produce;
@@ -34,6 +35,8 @@ struct Cli {
 enum Command {
     /// Run a broker.
     Serve(serve::Serve),
+    /// Give a node's log directories their identity in a cluster.
+    Format(format::Format),
     /// List, create, describe, alter and delete topics.
     Topics(topics::Topics),
     /// Describe and alter the settings of topics, brokers and groups.
@@ -55,6 +58,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(serve) => serve.run(),
+        Command::Format(format) => format.run(),
         Command::Topics(topics) => topics.run(),
         Command::Configs(configs) => configs.run(),
         Command::Produce(produce) => produce.run(),

@@ -83,6 +83,8 @@ pub struct BrokerConfig {
     pub log_retention_check_interval_ms: u64,
     pub log_flush_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
+    pub broker_heartbeat_interval_ms: u64,
+    pub initial_registration_timeout_ms: u64,
     pub shards: usize,
     pub in_flight_max: usize,
     pub request_memory_bytes: u64,
@@ -327,6 +329,11 @@ fn build(
         high_watermark_checkpoint_interval_ms: read
             .number::<i64>("replica.high.watermark.checkpoint.interval.ms")?
             .max(1) as u64,
+        broker_heartbeat_interval_ms: read.number::<i64>("broker.heartbeat.interval.ms")?.max(1)
+            as u64,
+        initial_registration_timeout_ms: read
+            .number::<i64>("initial.broker.registration.timeout.ms")?
+            .max(0) as u64,
         shards,
         in_flight_max: read.number("highwater.connection.max.in.flight")?,
         request_memory_bytes: read.number("highwater.request.memory.bytes")?,

@@ -34,6 +34,7 @@ const fn define(
 pub(super) const USED: &[Definition] = &[
     define("advertised.listeners", Kind::List, None, FIXED, "Addresses that clients are told, if they differ from the listeners'."),
     define("auto.create.topics.enable", Kind::Boolean, Some("true"), FIXED, "Make a topic when a client asks for its metadata and allows it."),
+    define("broker.heartbeat.interval.ms", Kind::Int(i32::MIN, i32::MAX), Some("2000"), FIXED, "Pause between heartbeats to the controller."),
     define("broker.id", Kind::Int(i32::MIN, i32::MAX), Some("-1"), FIXED, "The old name of node.id."),
     define("broker.rack", Kind::Str, None, FIXED, "The rack this broker stands in; replicas are spread over racks."),
     define("compression.gzip.level", Kind::IntOr(-1, 1, 9), Some("-1"), CLUSTER, "Level for topics whose compression.type is gzip."),
@@ -62,6 +63,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.request.memory.bytes", Kind::Long(1048576, i64::MAX), Some("268435456"), FIXED, "Memory that requests of each shard may hold until their answers have left."),
     define("highwater.segment.io", Kind::OneOf(&["buffered", "direct"]), Some("buffered"), CLUSTER, "How segments are written: through the page cache or with O_DIRECT."),
     define("highwater.shards", Kind::Int(0, 1024), Some("0"), FIXED, "Shards; 0 is one for each core."),
+    define("initial.broker.registration.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("60000"), FIXED, "How long the first registration with the controller may take."),
     define("inter.broker.listener.name", Kind::Str, None, FIXED, "The listener brokers use among themselves."),
     define("listener.security.protocol.map", Kind::Str, Some("SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"), BROKER, "The security protocol of each listener name."),
     define("listeners", Kind::List, Some("PLAINTEXT://127.0.0.1:9092"), BROKER, "Where to listen, as NAME://host:port; port 0 takes a free one."),

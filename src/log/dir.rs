@@ -160,28 +160,34 @@ impl LogDir {
         self.write(META_FILE, meta.encode()).await
     }
 
+    /// The clean-shutdown marker, if there is one.
+    pub async fn read_clean_marker(&self) -> Result<Option<CleanShutdown>, DirError> {
+        let path = self.path.join(CLEAN_SHUTDOWN_FILE);
+        match rt::fs::read(&path).await {
+            Ok(bytes) => Ok(Some(decode_clean_marker(&bytes))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DirError::Io {
+                what: "read",
+                path,
+                source,
+            }),
+        }
+    }
+
     /// Reads and removes the clean-shutdown marker. It must be gone before any log is opened:
     /// a crash from here on is an unclean stop.
     pub async fn take_clean_marker(&self) -> Result<Option<CleanShutdown>, DirError> {
-        let path = self.path.join(CLEAN_SHUTDOWN_FILE);
-        let bytes = match rt::fs::read(&path).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(DirError::Io {
-                    what: "read",
-                    path,
-                    source,
-                });
-            }
+        let Some(marker) = self.read_clean_marker().await? else {
+            return Ok(None);
         };
+        let path = self.path.join(CLEAN_SHUTDOWN_FILE);
         let io = |what| {
             let path = path.clone();
             move |source| DirError::Io { what, path, source }
         };
         rt::fs::remove_file(&path).await.map_err(io("remove"))?;
         rt::fs::sync_dir(&self.path).await.map_err(io("sync"))?;
-        Ok(Some(decode_clean_marker(&bytes)))
+        Ok(Some(marker))
     }
 
     /// Written last on a clean stop, after every log of the directory was closed.

@@ -1,21 +1,23 @@
-//! The executor beside the shards: owns the controller and the log directories, passes images on
-//! to the shards, writes the directories' checkpoints. Never on the path of a record.
+//! The executor beside the shards: owns the broker's life in the cluster, the embedded controller
+//! if there is one, and the log directories; passes images on to the shards, writes the
+//! directories' checkpoints. Never on the path of a record.
 
-use super::Shard;
 use super::directories::LogDirs;
 use super::mesh::{LocalFuture, Mesh};
 use super::upkeep::PartitionFacts;
-use crate::cluster::apis::{self, Asker};
+use super::{NodeFacts, Shard};
+use crate::client::Exchange;
+use crate::cluster::Image;
 use crate::cluster::controller::Controller;
-use crate::cluster::{Image, directories};
+use crate::cluster::life::Life;
+use crate::cluster::link::ControllerLink;
 use crate::log::LogError;
 use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::{DirError, LogDir};
 use crate::observe::metrics::{DirectoryLabels, Families};
 use crate::rt;
-use crate::rt::sync::{Event, Semaphore, queue};
-use crate::wire::api::ApiKey;
-use crate::wire::{ErrorCode, Message, Reader, Str};
+use crate::rt::sync::{Event, Notify, Semaphore, queue};
+use crate::wire::ErrorCode;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -29,7 +31,20 @@ const IMAGES_QUEUED_MAX: usize = 1024;
 
 /// State of the control executor.
 pub struct Control {
-    pub controller: Rc<Controller>,
+    pub node: Arc<NodeFacts>,
+    /// Where this node is a controller too.
+    pub controller: Option<Rc<Controller>>,
+    /// The way to the active controller.
+    pub link: ControllerLink,
+    pub(super) life: RefCell<Life>,
+    /// The broker's life has moved on.
+    pub(super) life_moved: Event,
+    /// The next heartbeat is wanted now.
+    pub(super) heartbeat_due: Notify,
+    image: RefCell<Arc<Image>>,
+    image_moved: Event,
+    /// To the shards, once they take images.
+    feeds: RefCell<Vec<queue::Sender<Arc<Image>>>>,
     mesh: Rc<Mesh<Shard, Control>>,
     shards: usize,
     dirs: LogDirs,
@@ -44,14 +59,23 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes the controller's images to the shards from now on.
-    pub fn start(
-        controller: Rc<Controller>,
+    pub fn new(
+        node: Arc<NodeFacts>,
+        controller: Option<Rc<Controller>>,
         mesh: Rc<Mesh<Shard, Control>>,
         shards: usize,
         dirs: LogDirs,
     ) -> Rc<Control> {
+        let interval = Duration::from_millis(node.config.broker_heartbeat_interval_ms);
         let control = Rc::new(Control {
+            link: ControllerLink::new(node.node, controller.clone()),
+            life: RefCell::new(Life::new(node.node, interval)),
+            life_moved: Event::new(),
+            heartbeat_due: Notify::new(),
+            image: RefCell::new(Arc::new(Image::default())),
+            image_moved: Event::new(),
+            feeds: RefCell::new(Vec::new()),
+            node,
             controller: controller.clone(),
             mesh,
             shards,
@@ -62,11 +86,54 @@ impl Control {
             applied: (0..shards).map(|_| Cell::new(-1)).collect(),
             moved: Event::new(),
         });
-        let mut queues = Vec::with_capacity(shards);
-        for place in 0..shards {
+        if let Some(controller) = controller {
+            control.take_image(controller.image());
+            let weak = Rc::downgrade(&control);
+            controller.on_publish(move |image| {
+                if let Some(control) = weak.upgrade() {
+                    control.take_image(image);
+                }
+            });
+            let weak = Rc::downgrade(&control);
+            controller.on_failure(move |error| {
+                if let Some(control) = weak.upgrade() {
+                    control.stop(format!("the metadata log has failed: {error}"));
+                }
+            });
+        }
+        control
+    }
+
+    /// The metadata as this node knows it.
+    pub fn image(&self) -> Arc<Image> {
+        self.image.borrow().clone()
+    }
+
+    /// Newer metadata has come; the shards get it.
+    pub fn take_image(&self, image: Arc<Image>) {
+        *self.image.borrow_mut() = image.clone();
+        self.image_moved.notify_all();
+        for feed in &*self.feeds.borrow() {
+            if feed.try_send(image.clone()).is_err() {
+                tracing::error!("a shard does not take metadata any more");
+            }
+        }
+    }
+
+    /// Waits until the metadata reaches `offset`.
+    pub async fn image_at(&self, offset: i64) {
+        while self.image.borrow().offset() < offset {
+            self.image_moved.wait().await;
+        }
+    }
+
+    /// Takes images to the shards from now on, beginning with the one there is.
+    pub fn feed_shards(self: &Rc<Self>) {
+        let mut feeds = Vec::with_capacity(self.shards);
+        for place in 0..self.shards {
             let (sender, mut images) = queue::bounded::<Arc<Image>>(IMAGES_QUEUED_MAX);
-            queues.push(sender);
-            let control = control.clone();
+            feeds.push(sender);
+            let control = self.clone();
             rt::spawn(async move {
                 while let Some(image) = images.recv().await {
                     // Only the newest of those that wait matters.
@@ -78,23 +145,8 @@ impl Control {
                 }
             });
         }
-        let first = controller.image();
-        let publish = move |image: Arc<Image>| {
-            for queue in &queues {
-                if queue.try_send(image.clone()).is_err() {
-                    tracing::error!("a shard does not take metadata any more");
-                }
-            }
-        };
-        publish(first);
-        controller.on_publish(publish);
-        let weak = Rc::downgrade(&control);
-        controller.on_failure(move |error| {
-            if let Some(control) = weak.upgrade() {
-                control.stop(format!("the metadata log has failed: {error}"));
-            }
-        });
-        control
+        *self.feeds.borrow_mut() = feeds;
+        self.take_image(self.image());
     }
 
     async fn send_image(&self, place: usize, image: Arc<Image>) {
@@ -111,33 +163,28 @@ impl Control {
         }
     }
 
-    /// Waits until every shard has applied what the controller has now.
+    /// The offset up to which every shard has applied the metadata; the image's own before the
+    /// shards take any.
+    pub fn applied_offset(&self) -> i64 {
+        let known = self.image.borrow().offset();
+        if self.feeds.borrow().is_empty() {
+            return known;
+        }
+        let applied = self.applied.iter().map(Cell::get).min();
+        applied.unwrap_or(known)
+    }
+
+    /// Waits until every shard has applied the metadata that this node has now.
     pub async fn applied(&self) {
-        let wanted = self.controller.image().offset();
+        let wanted = self.image().offset();
         while self.applied.iter().any(|offset| offset.get() < wanted) {
             self.moved.wait().await;
         }
     }
 
     /// Asks the active controller, wherever it is. NOT_CONTROLLER if it cannot be reached.
-    pub async fn ask_controller<Q: Message, R: Message>(
-        &self,
-        request: &Q,
-    ) -> Result<R, ErrorCode> {
-        let version = Q::MAX_VERSION;
-        let refused = |error: &dyn std::fmt::Display| {
-            tracing::error!(api = Q::NAME, %error, "the controller could not be asked");
-            ErrorCode::UNKNOWN_SERVER_ERROR
-        };
-        let body = request.to_bytes(version).map_err(|error| refused(&error))?;
-        let asker = Asker {
-            client_id: Str::from_static("highwater"),
-            host: "/127.0.0.1".into(),
-        };
-        let key = ApiKey(Q::API_KEY);
-        let answer = apis::answer(&self.controller, &asker, key, version, Reader::new(body)).await;
-        let answer = answer.ok_or(ErrorCode::NOT_CONTROLLER)?;
-        R::from_bytes(answer, version).map_err(|error| refused(&error))
+    pub async fn ask_controller<Q: Exchange>(&self, request: &Q) -> Result<Q::Response, ErrorCode> {
+        self.link.ask(request).await
     }
 
     /// Runs `job` on every shard; answers of those that still run.
@@ -166,14 +213,8 @@ impl Control {
             self.stop(error.to_string());
             return;
         }
-        let (node, online) = (self.controller.config.node_id, self.dirs.online_ids());
-        let changed = self
-            .controller
-            .change(|image| (directories::failed(image, node, &online), ()))
-            .await;
-        if let Err(error) = changed {
-            tracing::error!(%error, "the failure of a log directory could not be registered");
-        }
+        // The controller hears of it now: it moves the leaderships.
+        self.heartbeat_due.notify_one();
     }
 
     /// Asks the shards which directories failed while they opened their logs.
@@ -192,7 +233,7 @@ impl Control {
         &self.dirs
     }
 
-    fn stop(&self, why: String) {
+    pub fn stop(&self, why: String) {
         self.must_stop.borrow_mut().get_or_insert(why);
         self.stopping.notify_all();
     }
@@ -261,7 +302,7 @@ impl Control {
 
     /// Writes the checkpoints at their intervals.
     pub fn start_checkpoints(self: &Rc<Self>) {
-        let config = &self.controller.config;
+        let config = &self.node.config;
         let often = Duration::from_millis(config.high_watermark_checkpoint_interval_ms);
         let seldom = Duration::from_millis(config.log_flush_offset_checkpoint_interval_ms.max(1));
         for (interval, recovery) in [(often, false), (seldom, true)] {
@@ -278,12 +319,10 @@ impl Control {
         }
     }
 
-    /// Ends the broker: fences it, closes the shards, writes the last checkpoints and, where
-    /// everything closed, the marker of a clean stop. A directory that failed is not touched.
+    /// Ends the broker, whose leaderships have moved: closes the shards, writes the last
+    /// checkpoints and, where everything closed, the marker of a clean stop. A directory that
+    /// failed is not touched.
     pub async fn shut_down(&self) {
-        if let Err(error) = self.controller.fence().await {
-            tracing::error!(%error, "the broker could not be fenced");
-        }
         let closed = self
             .ask_shards(|shard| -> LocalFuture<Vec<PathBuf>> { Box::pin(shard.shut_down()) })
             .await;
@@ -298,7 +337,7 @@ impl Control {
                 tracing::warn!(dir = %dir.path().display(), "not every log closed: the next start will recover");
                 continue;
             }
-            if let Err(error) = dir.write_clean_marker(self.controller.broker_epoch()).await {
+            if let Err(error) = dir.write_clean_marker(self.broker_epoch()).await {
                 tracing::error!(%error, "the marker of a clean stop could not be written");
             }
         }
@@ -316,12 +355,12 @@ impl Control {
 
 impl Shard {
     /// [`Control::ask_controller`] from a shard.
-    pub async fn ask_controller<Q, R>(&self, request: Q) -> Result<R, ErrorCode>
+    pub async fn ask_controller<Q>(&self, request: Q) -> Result<Q::Response, ErrorCode>
     where
-        Q: Message + Send + 'static,
-        R: Message + Send + 'static,
+        Q: Exchange + Send + 'static,
+        Q::Response: Send,
     {
-        let ask = move |control: Rc<Control>| -> LocalFuture<Result<R, ErrorCode>> {
+        let ask = move |control: Rc<Control>| -> LocalFuture<Result<Q::Response, ErrorCode>> {
             Box::pin(async move { control.ask_controller(&request).await })
         };
         let answered = self.mesh().call_control(self.control_place(), ask).await;

@@ -114,6 +114,12 @@ impl LogDirs {
                         .into(),
                 );
             }
+            None if !config.quorum.is_alone(config.node_id) => {
+                return unusable(format!(
+                    "{} is not formatted: a node of a cluster gets its identity from `highwater format`",
+                    self.entries[0].path.display()
+                ));
+            }
             None => {
                 let mut bytes = [0; 16];
                 rt::fill_random(&mut bytes);
@@ -223,6 +229,29 @@ impl LogDirs {
     pub fn online_ids(&self) -> Vec<Uuid> {
         let online = self.entries.iter().filter(|entry| entry.online().is_some());
         online.filter_map(|entry| entry.id.get()).collect()
+    }
+
+    /// `directory.id` of those that have failed, as far as it is known.
+    pub fn offline_ids(&self) -> Vec<Uuid> {
+        let offline = self.entries.iter().filter(|entry| entry.online().is_none());
+        offline.filter_map(|entry| entry.id.get()).collect()
+    }
+
+    /// The broker epoch under which every directory was closed cleanly; -1 if one was not, or not
+    /// together with the others.
+    pub async fn previous_epoch(&self) -> i64 {
+        let mut epochs = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let marker = match entry.online() {
+                Some(dir) => dir.read_clean_marker().await.ok().flatten(),
+                None => None,
+            };
+            epochs.push(marker.and_then(|marker| marker.broker_epoch).unwrap_or(-1));
+        }
+        match epochs.first() {
+            Some(first) if epochs.iter().all(|epoch| epoch == first) => *first,
+            _ => -1,
+        }
     }
 
     /// Every directory, and whether it is offline.

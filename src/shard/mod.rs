@@ -12,7 +12,8 @@
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
 //! * [`directories`] the log directories of the process;
-//! * [`control`] the executor beside the shards that owns the metadata.
+//! * [`control`] the executor beside the shards that owns the metadata;
+//! * [`lifeline`] registers the broker and keeps its heartbeats going.
 
 pub mod append;
 pub mod apply;
@@ -23,6 +24,7 @@ pub mod directories;
 pub mod gather;
 mod group_load;
 pub mod groups;
+mod lifeline;
 pub mod mesh;
 pub mod producer_ids;
 pub mod read;
@@ -31,4 +33,5 @@ pub mod waiting;
 
 mod state;
 
+pub use lifeline::Registration;
 pub use state::{NodeFacts, Shard, ShardSettings};

@@ -5,7 +5,6 @@ use super::Shard;
 use crate::rt::sync::Semaphore;
 use crate::wire::ErrorCode;
 use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsRequest;
-use crate::wire::messages::allocate_producer_ids_response::AllocateProducerIdsResponse;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -54,7 +53,7 @@ impl Shard {
                 broker_epoch: self.broker_epoch(),
                 ..Default::default()
             };
-            let block: AllocateProducerIdsResponse = self.ask_controller(request).await?;
+            let block = self.ask_controller(request).await?;
             if block.error_code != ErrorCode::NONE.0 {
                 return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
             }

@@ -1,0 +1,241 @@
+//! The order in which a node comes up and goes down, on the control executor: directories, the
+//! embedded controller, sockets, registration, metadata, logs, and only then clients (KIP-631).
+
+use super::{BindOrder, Bound, Seat, ServeError, Shared, Startup, listeners};
+use crate::cluster::controller::Controller;
+use crate::cluster::directories;
+use crate::config::BrokerConfig;
+use crate::log::dir::DirError;
+use crate::observe::endpoint;
+use crate::observe::metrics::Families;
+use crate::rt::lane::{self, LaneReceiver, OnceSender};
+use crate::rt::net::Listener;
+use crate::rt::{self, Either2};
+use crate::shard::apply::Directories;
+use crate::shard::control::Control;
+use crate::shard::directories::LogDirs;
+use crate::shard::mesh::{self, LocalFuture};
+use crate::shard::{NodeFacts, Registration};
+use crate::types::Uuid;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the way down may take once a disk has failed: it may never answer.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a broker that goes waits until its leaderships have moved.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the node until a signal or a failure ends it.
+pub(super) async fn run(
+    seat: Seat,
+    shards: usize,
+    shared: &Arc<Shared>,
+    ready: impl Fn(&Bound),
+) -> Result<(), ServeError> {
+    let config = shared.config.clone();
+    let Seat {
+        mesh, given, stop, ..
+    } = seat;
+    let dirs = LogDirs::take(&config).await?;
+    let cluster_id = dirs.identify(&config).await?;
+    let node = Arc::new(NodeFacts {
+        node: config.node_id,
+        cluster_id,
+        config: config.clone(),
+    });
+    let controller = match config.quorum.roles.controller {
+        true => Some(Controller::open(&config.metadata_log_dir, config.clone()).await?),
+        false => None,
+    };
+    let (mesh, inbox) = mesh.open();
+    let control = Control::new(node, controller, mesh.clone(), shards, dirs);
+    mesh::serve_control(&mesh, inbox, &control);
+    let up = come_up(&control, given, shared);
+    let bound = match rt::select2(up, control.stopped()).await {
+        Either2::First(Ok(bound)) => bound,
+        Either2::First(Err(why)) | Either2::Second(why) => {
+            go_down(&control).await;
+            return Err(ServeError::Setup(why));
+        }
+    };
+    ready(&bound);
+    let stopped = rt::select2(signalled(stop), control.stopped()).await;
+    tracing::info!("stopping");
+    go_down(&control).await;
+    match stopped {
+        Either2::First(()) => Ok(()),
+        Either2::Second(why) => Err(ServeError::Setup(why)),
+    }
+}
+
+async fn signalled(stop: Option<LaneReceiver<()>>) {
+    match stop {
+        Some(mut stop) => {
+            stop.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Where a node listens once it is up.
+async fn come_up(
+    control: &Rc<Control>,
+    given: Vec<(OnceSender<BindOrder>, OnceSender<Startup>)>,
+    shared: &Arc<Shared>,
+) -> Result<Bound, String> {
+    let config = &shared.config;
+    let mut bound = Bound::new();
+    let mut of_controller = Bound::new();
+    if let Some(controller) = &control.controller {
+        (_, of_controller) = listeners::serve_controller(controller, shared).await?;
+    }
+    if config.quorum.roles.broker {
+        bound = be_a_broker(control, given, shared).await?;
+    }
+    bound.append(&mut of_controller);
+    if let Some(families) = &shared.families {
+        serve_metrics(control, config, families.clone())?;
+    }
+    Ok(bound)
+}
+
+async fn be_a_broker(
+    control: &Rc<Control>,
+    given: Vec<(OnceSender<BindOrder>, OnceSender<Startup>)>,
+    shared: &Arc<Shared>,
+) -> Result<Bound, String> {
+    let config = &shared.config;
+    let mut bound = listeners::addresses(&config.listeners).await?;
+    let mut starts = Vec::with_capacity(given.len());
+    for (place, (bind, start)) in given.into_iter().enumerate() {
+        let (answer, told) = lane::once();
+        let order = BindOrder {
+            addresses: bound,
+            first: place == 0,
+            answer,
+        };
+        let gone = || format!("shard {place} is gone");
+        bind.send(order).map_err(|_| gone())?;
+        bound = told.await.ok_or_else(gone)??;
+        starts.push(start);
+    }
+    let mut incarnation = [0; 16];
+    rt::fill_random(&mut incarnation);
+    let me = Registration {
+        incarnation: Uuid(incarnation),
+        endpoints: listeners::advertised(config, &bound),
+        previous_epoch: control.dirs().previous_epoch().await,
+    };
+    control.register(&me).await?;
+    control.start_heartbeats(me);
+    // What lies in the directories is judged by metadata that has this registration.
+    control.image_at(control.broker_epoch()).await;
+    let facts = control.dirs().read(&control.image()).await;
+    let facts = Arc::new(facts.map_err(|error| error.to_string())?);
+    settle(control, &facts).await;
+    for start in starts {
+        // A shard that is gone is noticed by the executors' owner.
+        let _ = start.send(Startup {
+            node: control.node.clone(),
+            dirs: facts.clone(),
+        });
+    }
+    control.feed_shards();
+    control.applied().await;
+    control.collect_failures().await;
+    remove_journals(control, &facts).await;
+    if let Some(why) = control.must_stop() {
+        return Err(why);
+    }
+    control.unfenced().await;
+    control.applied().await;
+    control.start_checkpoints();
+    control
+        .ask_shards(|shard| -> LocalFuture<()> {
+            shard.start_accepting();
+            Box::pin(std::future::ready(()))
+        })
+        .await;
+    Ok(bound)
+}
+
+/// The way down. With a failed disk it is not waited for longer than its patience.
+async fn go_down(control: &Rc<Control>) {
+    let down = async {
+        control.leave(LEAVE_PATIENCE).await;
+        if control.node.config.quorum.roles.broker {
+            control.shut_down().await;
+        }
+    };
+    if control.must_stop().is_none() {
+        down.await;
+    } else if rt::timeout(STOP_PATIENCE, down).await.is_err() {
+        tracing::error!("the way down takes too long, it is cut short");
+    }
+    control.end_shards().await;
+}
+
+/// Every log has taken back what its segments lacked. Those of a directory that failed stay.
+async fn remove_journals(control: &Control, dirs: &Directories) {
+    for dir in &dirs.online {
+        if control.dirs().is_offline(&dir.path) {
+            continue;
+        }
+        if let Err(error) = dir.journals.remove().await {
+            let cause = DirError::Io {
+                what: "remove the journals",
+                path: dir.path.clone(),
+                source: error,
+            };
+            let cause = cause.as_log_error();
+            control.directory_failed(dir.path.clone(), cause).await;
+        }
+    }
+}
+
+/// Registers where the partitions lie before the shards open them.
+async fn settle(control: &Rc<Control>, facts: &Directories) {
+    let partitions = facts.found();
+    let online = control.dirs().online_ids();
+    let found = directories::Found {
+        node: control.node.node,
+        online: &online,
+        some_offline: !facts.offline.is_empty(),
+        partitions: &partitions,
+    };
+    let wanted = directories::settle(&control.image(), &found);
+    control.assign_directories(wanted).await;
+}
+
+fn serve_metrics(
+    control: &Rc<Control>,
+    config: &BrokerConfig,
+    families: Families,
+) -> Result<(), String> {
+    let Some(text) = &config.metrics_listener else {
+        return Ok(());
+    };
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("highwater.metrics.listener: '{text}' is not host:port"))?;
+    let listener = Listener::bind(address)
+        .map_err(|error| format!("highwater.metrics.listener {address}: {error}"))?;
+    tracing::info!(address = %listener.local_addr(), "metrics at /metrics");
+    let control = control.clone();
+    let gauges = families.clone();
+    rt::spawn(endpoint::run(listener, families, move || {
+        let (control, gauges) = (control.clone(), gauges.clone());
+        async move {
+            control.refresh_gauges(&gauges);
+            control
+                .ask_shards(|shard| -> LocalFuture<()> {
+                    shard.refresh_gauges();
+                    Box::pin(std::future::ready(()))
+                })
+                .await;
+        }
+    }));
+    Ok(())
+}
