@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod client;
+pub mod cluster;
 pub mod raw;
 
 use std::io::{BufRead, BufReader};
@@ -143,50 +144,73 @@ impl Drop for Broker {
 }
 
 fn launch(data: &Path, log: &Path, settings: &[String]) -> (Child, SocketAddr) {
-    let errors = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(log)
-        .expect("the log file can be made");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
-    command.arg("serve");
-    for setting in [
-        "listeners=PLAINTEXT://127.0.0.1:0".to_owned(),
-        format!("log.dirs={}", data.display()),
-    ]
-    .iter()
-    .chain(settings)
-    {
-        command.args(["--set", setting]);
-    }
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(errors)
-        .spawn()
-        .expect("the broker's binary can be run");
-    let stdout = child.stdout.take().expect("it is piped");
-    let (told, ready) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // The test may have given up.
-            let _ = told.send(line);
+    Starting::spawn(data, log, settings).ready()
+}
+
+/// A broker's process that has not said yet that it is ready.
+struct Starting {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    log: PathBuf,
+}
+
+impl Starting {
+    fn spawn(data: &Path, log: &Path, settings: &[String]) -> Starting {
+        let errors = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .expect("the log file can be made");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+        command.arg("serve");
+        for setting in [
+            "listeners=PLAINTEXT://127.0.0.1:0".to_owned(),
+            format!("log.dirs={}", data.display()),
+        ]
+        .iter()
+        .chain(settings)
+        {
+            command.args(["--set", setting]);
         }
-    });
-    let line = ready.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        let _ = child.kill();
-        panic!(
-            "broker not ready; its log:\n{}",
-            std::fs::read_to_string(log).unwrap_or_default()
-        )
-    });
-    let address = line
-        .strip_prefix("ready ")
-        .and_then(|rest| {
-            rest.split_whitespace()
-                .find_map(|part| part.strip_prefix("PLAINTEXT="))
-        })
-        .unwrap_or_else(|| panic!("unexpected first line {line:?}"))
-        .parse()
-        .expect("an address");
-    (child, address)
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("the broker's binary can be run");
+        let stdout = child.stdout.take().expect("it is piped");
+        let (told, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The test may have given up.
+                let _ = told.send(line);
+            }
+        });
+        Starting {
+            child,
+            lines,
+            log: log.to_owned(),
+        }
+    }
+
+    /// Waits for the line that says so; where clients reach it.
+    fn ready(mut self) -> (Child, SocketAddr) {
+        let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            panic!(
+                "broker not ready; its log:\n{}",
+                std::fs::read_to_string(&self.log).unwrap_or_default()
+            )
+        });
+        let address = line
+            .strip_prefix("ready ")
+            .and_then(|rest| {
+                rest.split_whitespace()
+                    .find_map(|part| part.strip_prefix("PLAINTEXT="))
+            })
+            .unwrap_or_else(|| panic!("unexpected first line {line:?}"))
+            .parse()
+            .expect("an address");
+        (self.child, address)
+    }
 }

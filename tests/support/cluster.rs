@@ -1,0 +1,114 @@
+//! Several nodes of one cluster as child processes, each broker and controller, formatted for it.
+
+use super::{Broker, Starting};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+/// Any id: every test has a cluster of its own.
+const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
+
+/// See the module's words. Nodes have the ids 1, 2, …
+pub struct Cluster {
+    pub nodes: Vec<Broker>,
+    _home: tempfile::TempDir,
+}
+
+impl Cluster {
+    /// Formats and starts `count` nodes, every one a broker and a controller, with `settings` for
+    /// all of them; ready when all are.
+    pub fn start(count: usize, settings: &[&str]) -> Cluster {
+        Cluster::start_with(count, count, settings)
+    }
+
+    /// The same with controllers on the first `controllers` nodes only.
+    pub fn start_with(count: usize, controllers: usize, settings: &[&str]) -> Cluster {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let ports = free_ports(count + controllers);
+        let (clients, quorum) = ports.split_at(count);
+        let voters: Vec<String> = quorum
+            .iter()
+            .enumerate()
+            .map(|(at, port)| format!("{}@127.0.0.1:{port}", at + 1))
+            .collect();
+        let mut starting = Vec::with_capacity(count);
+        for at in 0..count {
+            let id = at + 1;
+            let data = home.path().join(format!("data-{id}"));
+            let log = home.path().join(format!("node-{id}.log"));
+            let mut own = vec![
+                format!("node.id={id}"),
+                format!("broker.rack=rack-{id}"),
+                "controller.listener.names=CONTROLLER".to_owned(),
+                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+                    .to_owned(),
+                format!("controller.quorum.voters={}", voters.join(",")),
+            ];
+            let client = format!("PLAINTEXT://127.0.0.1:{}", clients[at]);
+            match quorum.get(at) {
+                Some(port) => own.extend([
+                    "process.roles=broker,controller".to_owned(),
+                    format!("listeners={client},CONTROLLER://127.0.0.1:{port}"),
+                ]),
+                None => own.extend([
+                    "process.roles=broker".to_owned(),
+                    format!("listeners={client}"),
+                ]),
+            }
+            own.extend(settings.iter().map(|setting| (*setting).to_owned()));
+            format(&data, &own);
+            let process = Starting::spawn(&data, &log, &own);
+            starting.push((process, data, log, own));
+        }
+        let nodes = starting
+            .into_iter()
+            .map(|(process, data, log, settings)| {
+                let (child, address) = process.ready();
+                Broker {
+                    child,
+                    address,
+                    data,
+                    log,
+                    settings,
+                    _home: None,
+                }
+            })
+            .collect();
+        Cluster { nodes, _home: home }
+    }
+
+    /// The node with this id.
+    pub fn node(&mut self, id: i32) -> &mut Broker {
+        &mut self.nodes[id as usize - 1]
+    }
+
+    /// Where clients may begin.
+    pub fn bootstrap(&self) -> String {
+        let addresses = self.nodes.iter().map(Broker::bootstrap);
+        addresses.collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Ports that were free a moment ago: the nodes of a quorum must know each other's beforehand.
+fn free_ports(count: usize) -> Vec<u16> {
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        .collect();
+    let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
+    held.iter().map(port).collect()
+}
+
+fn format(data: &Path, settings: &[String]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_highwater"));
+    command.args(["format", "--cluster-id", CLUSTER_ID]);
+    command.args(["--set", &format!("log.dirs={}", data.display())]);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    let done = command.output().expect("the binary can be run");
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
