@@ -45,6 +45,16 @@ impl Client {
     }
 
     pub fn create_topic(&mut self, topic: &str, partitions: i32, configs: &[(&str, &str)]) {
+        self.create_replicated(topic, partitions, 1, configs);
+    }
+
+    pub fn create_replicated(
+        &mut self,
+        topic: &str,
+        partitions: i32,
+        replication_factor: i16,
+        configs: &[(&str, &str)],
+    ) {
         let configs = configs.iter().map(|(name, value)| CreatableTopicConfig {
             name: (*name).into(),
             value: Some((*value).into()),
@@ -54,7 +64,7 @@ impl Client {
             topics: vec![CreatableTopic {
                 name: topic.into(),
                 num_partitions: partitions,
-                replication_factor: 1,
+                replication_factor,
                 configs: configs.collect(),
                 ..Default::default()
             }],

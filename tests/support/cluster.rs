@@ -1,7 +1,6 @@
 //! Several nodes of one cluster as child processes, each broker and controller, formatted for it.
 
-use super::{Broker, Starting};
-use std::net::TcpListener;
+use super::{Broker, Starting, fixed_port};
 use std::path::Path;
 use std::process::Command;
 
@@ -24,7 +23,7 @@ impl Cluster {
     /// The same with controllers on the first `controllers` nodes only.
     pub fn start_with(count: usize, controllers: usize, settings: &[&str]) -> Cluster {
         let home = tempfile::tempdir().expect("a temporary directory");
-        let ports = free_ports(count + controllers);
+        let ports = ports(count + controllers);
         let (clients, quorum) = ports.split_at(count);
         let voters: Vec<String> = quorum
             .iter()
@@ -89,13 +88,13 @@ impl Cluster {
     }
 }
 
-/// Ports that were free a moment ago: the nodes of a quorum must know each other's beforehand.
-fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
-        .collect();
-    let port = |listener: &TcpListener| listener.local_addr().expect("it is bound").port();
-    held.iter().map(port).collect()
+/// Ports of their own for nodes that must know each other's beforehand.
+fn ports(count: usize) -> Vec<u16> {
+    let mut ports = std::collections::BTreeSet::new();
+    while ports.len() < count {
+        ports.insert(fixed_port());
+    }
+    ports.into_iter().collect()
 }
 
 fn format(data: &Path, settings: &[String]) {

@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod load;
 pub mod raw;
 
 use std::io::{BufRead, BufReader};
@@ -139,6 +140,16 @@ impl Drop for Broker {
             let tail: Vec<&str> = text.lines().rev().take(60).collect();
             eprintln!("--- the broker's last lines");
             tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// A port that a broker keeps over its lives, outside of where connections get theirs.
+pub fn fixed_port() -> u16 {
+    loop {
+        let port = fastrand::u16(15_000..30_000);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
         }
     }
 }
