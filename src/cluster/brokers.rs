@@ -1,5 +1,6 @@
 //! Brokers as the metadata log registers them. Plain values of the image.
 
+use super::directories::{LOST, is_directory};
 use crate::types::{BrokerEpoch, NodeId, Uuid};
 use crate::wire::Str;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
@@ -13,6 +14,14 @@ pub struct Endpoint {
     pub port: u16,
     /// 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL.
     pub security_protocol: i16,
+}
+
+/// The levels of a feature that a node supports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeatureRange {
+    pub name: String,
+    pub min: i16,
+    pub max: i16,
 }
 
 /// One registered broker.
@@ -29,12 +38,20 @@ pub struct Broker {
     pub fenced: bool,
     pub in_controlled_shutdown: bool,
     pub log_dirs: Vec<Uuid>,
+    /// Directories that take no new replicas (KIP-1066).
+    pub cordoned_dirs: Vec<Uuid>,
+    pub features: Vec<FeatureRange>,
+    /// Where its registration stands in the log: what a broker must have applied to be caught up.
+    pub registered_at: i64,
 }
 
 impl Broker {
-    pub fn from_record(record: &RegisterBrokerRecord) -> Broker {
+    /// The registration that stands at `offset`. Offsets inside a snapshot count its own records;
+    /// the epoch, given out just before the record was written, is then the better word.
+    pub fn from_record(record: &RegisterBrokerRecord, offset: i64) -> Broker {
         Broker {
             id: NodeId(record.broker_id),
+            registered_at: offset.max(record.broker_epoch),
             epoch: BrokerEpoch(record.broker_epoch),
             incarnation: record.incarnation_id,
             endpoints: record
@@ -51,6 +68,16 @@ impl Broker {
             fenced: record.fenced,
             in_controlled_shutdown: record.in_controlled_shutdown,
             log_dirs: record.log_dirs.clone(),
+            cordoned_dirs: record.cordoned_log_dirs.clone().unwrap_or_default(),
+            features: record
+                .features
+                .iter()
+                .map(|feature| FeatureRange {
+                    name: feature.name.to_string(),
+                    min: feature.min_supported_version,
+                    max: feature.max_supported_version,
+                })
+                .collect(),
         }
     }
 
@@ -66,6 +93,32 @@ impl Broker {
         if !change.log_dirs.is_empty() {
             self.log_dirs.clone_from(&change.log_dirs);
         }
+        if let Some(cordoned) = &change.cordoned_log_dirs {
+            self.cordoned_dirs.clone_from(cordoned);
+        }
+    }
+
+    /// Whether it takes part: not fenced and not shutting down.
+    pub fn is_active(&self) -> bool {
+        !self.fenced && !self.in_controlled_shutdown
+    }
+
+    /// Whether a replica in `directory` can be served. What the broker has not placed yet counts
+    /// as online, and so does everything on a broker that does not tell its directories.
+    pub fn has_online_dir(&self, directory: Uuid) -> bool {
+        directory != LOST
+            && (!is_directory(directory)
+                || self.log_dirs.is_empty()
+                || self.log_dirs.contains(&directory))
+    }
+
+    /// Whether new replicas may be placed on it.
+    pub fn takes_new_replicas(&self) -> bool {
+        self.log_dirs.is_empty()
+            || self
+                .log_dirs
+                .iter()
+                .any(|dir| !self.cordoned_dirs.contains(dir))
     }
 
     /// Host and port on a listener.

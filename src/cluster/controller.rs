@@ -6,12 +6,14 @@ use super::features;
 use super::image::Image;
 use super::leadership;
 use super::metadata_log::{MetadataLog, MetadataLogError, bootstrap};
+use super::periodic;
 use super::record::MetadataRecord;
+use super::sessions::Sessions;
 use super::topic_admin::Dice;
 use crate::config::BrokerConfig;
-use crate::rt;
 use crate::rt::sync::Semaphore;
-use crate::types::{NodeId, Uuid};
+use crate::rt::{self, Instant};
+use crate::types::{NodeId, Offset, Uuid};
 use crate::wire::Str;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
 use crate::wire::messages::register_broker_record::{
@@ -40,6 +42,10 @@ pub struct Controller {
     publish: RefCell<Option<Publish>>,
     on_failure: RefCell<Option<OnFailure>>,
     broker_epoch: Cell<i64>,
+    pub(super) sessions: RefCell<Sessions>,
+    cluster_id: RefCell<String>,
+    /// When the log was written last.
+    written: Cell<Instant>,
 }
 
 /// What a broker registers.
@@ -62,8 +68,12 @@ impl Controller {
     ) -> Result<Rc<Controller>, MetadataLogError> {
         let (log, image) = MetadataLog::open(dir, config.node_id).await?;
         let is_new = image.offset() < 0;
+        let session_ms = periodic::millis(&config, "broker.session.timeout.ms");
         let controller = Rc::new(Controller {
             config,
+            sessions: RefCell::new(Sessions::new(session_ms)),
+            cluster_id: RefCell::new(String::new()),
+            written: Cell::new(rt::now()),
             image: RefCell::new(Arc::new(image)),
             log: RefCell::new(Some(log)),
             turn: Semaphore::new(1),
@@ -103,6 +113,20 @@ impl Controller {
             .is_none_or(|log| !log.has_failed())
     }
 
+    /// Says which cluster this is; brokers of another one are not registered.
+    pub fn identify(&self, cluster_id: &str) {
+        cluster_id.clone_into(&mut self.cluster_id.borrow_mut());
+    }
+
+    pub(super) fn cluster_id(&self) -> String {
+        self.cluster_id.borrow().clone()
+    }
+
+    /// When the log was written last.
+    pub(super) fn written(&self) -> Instant {
+        self.written.get()
+    }
+
     pub fn image(&self) -> Arc<Image> {
         self.image.borrow().clone()
     }
@@ -118,9 +142,24 @@ impl Controller {
         &self,
         decide: impl FnOnce(&Image) -> (Vec<MetadataRecord>, R),
     ) -> Result<R, MetadataLogError> {
+        self.change_at(|image, _| decide(image)).await
+    }
+
+    /// As [`change`](Self::change); `decide` is also told the offset at which its records will
+    /// stand.
+    pub async fn change_at<R>(
+        &self,
+        decide: impl FnOnce(&Image, Offset) -> (Vec<MetadataRecord>, R),
+    ) -> Result<R, MetadataLogError> {
         let _turn = self.turn.acquire(1).await;
         let image = self.image();
-        let (records, answer) = decide(&image);
+        let next_offset = self
+            .log
+            .borrow()
+            .as_ref()
+            .ok_or(MetadataLogError::Failed)?
+            .next_offset();
+        let (records, answer) = decide(&image, next_offset);
         if !records.is_empty() {
             self.write(&image, records).await?;
         }
@@ -159,6 +198,7 @@ impl Controller {
             }
             return Err(error);
         }
+        self.written.set(rt::now());
         let next = Arc::new(next);
         *self.image.borrow_mut() = next.clone();
         if let Some(publish) = &*self.publish.borrow() {
@@ -169,21 +209,15 @@ impl Controller {
 
     /// Registers this broker, unfenced: it is ready when it registers. Returns its epoch.
     pub async fn register(&self, registration: Registration) -> Result<i64, MetadataLogError> {
-        let epoch = self
-            .log
-            .borrow()
-            .as_ref()
-            .map_or(-1, |log| log.next_offset().0);
         let features = features::SUPPORTED.iter().map(|feature| BrokerFeature {
             name: Str::from_static(feature.name),
             min_supported_version: feature.min,
             max_supported_version: feature.max,
             ..Default::default()
         });
-        let record = RegisterBrokerRecord {
+        let mut record = RegisterBrokerRecord {
             broker_id: registration.node.0,
             incarnation_id: registration.incarnation,
-            broker_epoch: epoch,
             end_points: registration
                 .endpoints
                 .iter()
@@ -201,7 +235,11 @@ impl Controller {
             log_dirs: registration.log_dirs,
             ..Default::default()
         };
-        self.change(|_| (vec![MetadataRecord::from(record)], ()))
+        let epoch = self
+            .change_at(|_, next_offset| {
+                record.broker_epoch = next_offset.0;
+                (vec![MetadataRecord::from(record)], next_offset.0)
+            })
             .await?;
         self.broker_epoch.set(epoch);
         Ok(epoch)

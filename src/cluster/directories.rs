@@ -14,6 +14,8 @@ use ahash::AHashMap;
 
 /// Directory id of a replica whose broker has not placed it yet.
 pub const UNASSIGNED: Uuid = Uuid::from_halves(0, 1);
+/// Directory id of a replica whose directory its broker has lost.
+pub const LOST: Uuid = Uuid::from_halves(0, 2);
 /// Ids below this many are Kafka's own; none of them names a directory.
 const RESERVED_IDS: u8 = 100;
 
@@ -35,11 +37,20 @@ impl<'a> Placement<'a> {
 
     /// The directory of a new replica on `node`: of those online the one with the fewest.
     pub(super) fn choose(&mut self, node: NodeId) -> Uuid {
-        let online = self.image.broker(node).map(|broker| &broker.log_dirs[..]);
-        match online {
-            None | Some([]) => UNASSIGNED,
-            Some([only]) => *only,
-            Some(several) => self.roomiest(several),
+        let Some(broker) = self.image.broker(node) else {
+            return UNASSIGNED;
+        };
+        let uncordoned: Vec<Uuid> = broker
+            .log_dirs
+            .iter()
+            .copied()
+            .filter(|dir| !broker.cordoned_dirs.contains(dir))
+            .collect();
+        match (&broker.log_dirs[..], &uncordoned[..]) {
+            ([], _) => UNASSIGNED,
+            ([only], _) | (_, [only]) => *only,
+            (all, []) => self.roomiest(all),
+            (_, several) => self.roomiest(several),
         }
     }
 
@@ -165,13 +176,9 @@ impl PartitionRegistration {
 impl Image {
     /// Whether a replica can serve nobody: its broker is not there, or its directory is offline.
     pub fn is_replica_offline(&self, partition: &PartitionRegistration, node: NodeId) -> bool {
-        let Some(broker) = self.broker(node).filter(|broker| !broker.fenced) else {
-            return true;
-        };
-        let directory = partition.directory(node);
-        is_directory(directory)
-            && !broker.log_dirs.is_empty()
-            && !broker.log_dirs.contains(&directory)
+        self.broker(node)
+            .filter(|broker| !broker.fenced)
+            .is_none_or(|broker| !broker.has_online_dir(partition.directory(node)))
     }
 }
 

@@ -119,9 +119,7 @@ impl Image {
 
     /// Whether a broker may be given leaderships: alive and not shutting down.
     pub fn can_lead(&self, id: NodeId) -> bool {
-        self.brokers
-            .get(&id)
-            .is_some_and(|broker| !broker.fenced && !broker.in_controlled_shutdown)
+        self.brokers.get(&id).is_some_and(Broker::is_active)
     }
 
     /// The live brokers on a listener: id, host, port, rack.
@@ -154,6 +152,11 @@ impl Image {
             .map(|(name, level)| (name.as_str(), *level))
     }
 
+    /// The level of a feature; 0 is "off".
+    pub fn feature(&self, name: &str) -> i16 {
+        self.features.get(name).copied().unwrap_or(0)
+    }
+
     /// The first producer id that is in no block yet.
     pub fn next_producer_id(&self) -> i64 {
         self.next_producer_id
@@ -161,11 +164,12 @@ impl Image {
 
     /// Applies one record that stands at `offset`.
     pub fn apply(&mut self, offset: i64, record: &MetadataRecord) -> Result<(), ApplyError> {
-        self.apply_inner(record).map_err(|what| ApplyError {
-            record: record.name(),
-            offset,
-            what,
-        })?;
+        self.apply_inner(offset, record)
+            .map_err(|what| ApplyError {
+                record: record.name(),
+                offset,
+                what,
+            })?;
         self.offset = offset;
         Ok(())
     }
@@ -175,7 +179,7 @@ impl Image {
         self.offset = offset;
     }
 
-    fn apply_inner(&mut self, record: &MetadataRecord) -> Result<(), String> {
+    fn apply_inner(&mut self, offset: i64, record: &MetadataRecord) -> Result<(), String> {
         match record {
             MetadataRecord::Topic(topic) => {
                 let name = topic.name.detached();
@@ -235,7 +239,7 @@ impl Image {
                 }
             }
             MetadataRecord::RegisterBroker(registration) => {
-                let broker = Broker::from_record(registration);
+                let broker = Broker::from_record(registration, offset);
                 Arc::make_mut(&mut self.brokers).insert(broker.id, broker);
             }
             MetadataRecord::UnregisterBroker(gone) => {

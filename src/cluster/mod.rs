@@ -5,9 +5,13 @@
 //! * [`record`], [`metadata_log`], [`replay`], [`snapshot`] the records and their log;
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
 //! * [`controller`] decide, write, apply, publish;
+//! * [`registration`], [`heartbeat`], [`sessions`], [`fencing`] brokers that come and go;
+//! * [`partition_change`], [`alter_partition`] who is in sync and who leads, with [`draft`];
+//! * [`periodic`] what the active controller does by itself;
 //! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
 //!   [`leadership`], [`directories`] the decisions, with [`dice`] for what is random.
 
+mod alter_partition;
 pub mod apis;
 mod assignment;
 mod brokers;
@@ -16,20 +20,31 @@ pub mod configs;
 pub mod controller;
 pub mod dice;
 pub mod directories;
+mod draft;
 pub mod features;
+mod fencing;
+mod heartbeat;
 mod image;
+#[cfg(test)]
+mod invariants_tests;
 mod leadership;
 pub mod life;
 pub mod link;
 mod metadata_log;
+mod partition_change;
+pub mod periodic;
 mod placement;
 mod record;
+mod registration;
 mod replay;
+mod sessions;
 mod snapshot;
+#[cfg(test)]
+mod test_kit;
 pub mod topic_admin;
 mod topics;
 
-pub use brokers::{Broker, Endpoint};
+pub use brokers::{Broker, Endpoint, FeatureRange};
 pub use image::{ApplyError, ConfigMap, Image, ResourceType};
 pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError};
 pub use record::{MetadataRecord, RecordError};

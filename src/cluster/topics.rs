@@ -6,7 +6,7 @@ use crate::wire::messages::partition_change_record::PartitionChangeRecord;
 use crate::wire::messages::partition_record::PartitionRecord;
 
 /// PartitionChangeRecord.leader: the leader stays.
-const NO_LEADER_CHANGE: i32 = -2;
+pub(super) const NO_LEADER_CHANGE: i32 = -2;
 /// Topics of the broker's own.
 pub const OFFSETS_TOPIC: &str = "__consumer_offsets";
 pub const TRANSACTIONS_TOPIC: &str = "__transaction_state";
@@ -110,7 +110,7 @@ impl PartitionRegistration {
 
     /// The partition epoch always grows by one; the leader epoch with every mention of a leader,
     /// even of the same one.
-    fn change(&mut self, change: &PartitionChangeRecord) {
+    pub(super) fn change(&mut self, change: &PartitionChangeRecord) {
         let set = |field: &mut Vec<NodeId>, value: &Option<Vec<i32>>| {
             if let Some(ids) = value {
                 *field = nodes(ids);

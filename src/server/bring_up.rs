@@ -46,7 +46,11 @@ pub(super) async fn run(
         config: config.clone(),
     });
     let controller = match config.quorum.roles.controller {
-        true => Some(Controller::open(&config.metadata_log_dir, config.clone()).await?),
+        true => {
+            let opened = Controller::open(&config.metadata_log_dir, config.clone()).await?;
+            opened.identify(&node.cluster_id);
+            Some(opened)
+        }
         false => None,
     };
     let (mesh, inbox) = mesh.open();

@@ -5,11 +5,14 @@
 //!
 //! What is decided stands in the pure files of this room; a file here only ties a request to it.
 
+mod brokers;
+mod partitions;
 pub(super) mod producer_ids;
 
 use super::controller::Controller;
+use super::metadata_log::MetadataLogError;
 use crate::wire::api::ApiKey;
-use crate::wire::{Message, Reader, Str};
+use crate::wire::{ErrorCode, Message, Reader, Str};
 use bytes::Bytes;
 use std::future::Future;
 use std::rc::Rc;
@@ -31,15 +34,37 @@ pub async fn answer(
     version: i16,
     body: Reader,
 ) -> Option<Bytes> {
+    let c = controller;
     match key {
-        ApiKey::ALLOCATE_PRODUCER_IDS => {
+        ApiKey::ALTER_PARTITION => {
             run(version, body, |request| {
-                producer_ids::allocate(controller, request)
+                partitions::alter(c, version, request)
             })
             .await
         }
+        ApiKey::BROKER_REGISTRATION => {
+            run(version, body, |request| {
+                brokers::register(c, version, request)
+            })
+            .await
+        }
+        ApiKey::BROKER_HEARTBEAT => {
+            run(version, body, |request| brokers::heartbeat(c, request)).await
+        }
+        ApiKey::UNREGISTER_BROKER => {
+            run(version, body, |request| brokers::unregister(c, request)).await
+        }
+        ApiKey::ALLOCATE_PRODUCER_IDS => {
+            run(version, body, |request| producer_ids::allocate(c, request)).await
+        }
         _ => None,
     }
+}
+
+/// Nothing can be decided here: another controller may be active.
+fn unavailable(error: &MetadataLogError) -> ErrorCode {
+    tracing::warn!(%error, "metadata could not be changed");
+    ErrorCode::NOT_CONTROLLER
 }
 
 async fn run<Q: Message, R: Message, F: Future<Output = R>>(

@@ -1,0 +1,152 @@
+//! What the active controller does by itself: fences brokers that are not heard of, looks for
+//! leaders where any replica may lead, gives leaderships back to preferred leaders, and writes a
+//! record when nothing else is written, so that brokers see it live. Runs on the control executor,
+//! from when this node's controller becomes active until it is not.
+
+use super::controller::Controller;
+use super::draft::Draft;
+use super::fencing;
+use super::metadata_log::MetadataLogError;
+use super::record::MetadataRecord;
+use crate::config::BrokerConfig;
+use crate::rt;
+use crate::wire::messages::no_op_record::NoOpRecord;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// Elections of one change, Kafka's limit: the next ones follow at once.
+const ELECTIONS_PER_CHANGE: usize = 1000;
+/// How soon more work of the same kind is done when one change did not hold all of it.
+const SOON: Duration = Duration::from_millis(10);
+
+/// A setting in milliseconds.
+pub(super) fn millis(config: &BrokerConfig, name: &str) -> Duration {
+    Duration::from_millis(number(config, name))
+}
+
+fn number(config: &BrokerConfig, name: &str) -> u64 {
+    let text = config.value(name).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// Whether the task has more to do now.
+type More = bool;
+
+/// Begins with fresh sessions for all brokers and the tasks; to be called when this controller
+/// becomes active. The tasks end by themselves when it is not any more.
+pub fn start(controller: &Rc<Controller>) {
+    let config = controller.config.clone();
+    let check = {
+        let mut sessions = controller.sessions.borrow_mut();
+        sessions.begin(&controller.image(), config.node_id, rt::now());
+        sessions.check_interval()
+    };
+    every(controller, check, fence_expired);
+    let unclean = millis(&config, "unclean.leader.election.interval.ms");
+    every(controller, unclean, elect_unclean);
+    let balances = config.value("auto.leader.rebalance.enable");
+    if balances.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        let seconds = number(&config, "leader.imbalance.check.interval.seconds");
+        let interval = Duration::from_secs(seconds);
+        every(controller, interval, elect_preferred);
+    }
+    let idle = millis(&config, "metadata.max.idle.interval.ms");
+    if !idle.is_zero() {
+        rt::spawn(write_when_idle(Rc::downgrade(controller), idle));
+    }
+}
+
+fn every<F>(
+    controller: &Rc<Controller>,
+    interval: Duration,
+    task: impl Fn(Rc<Controller>) -> F + 'static,
+) where
+    F: Future<Output = Result<More, MetadataLogError>> + 'static,
+{
+    let controller = Rc::downgrade(controller);
+    rt::spawn(async move {
+        let mut pause = interval;
+        loop {
+            rt::sleep(pause).await;
+            let Some(controller) = controller
+                .upgrade()
+                .filter(|controller| controller.is_active())
+            else {
+                return;
+            };
+            pause = match task(controller).await {
+                Ok(true) => SOON,
+                Ok(false) => interval,
+                Err(error) => {
+                    tracing::info!(%error, "the controller's periodic work ends");
+                    return;
+                }
+            };
+        }
+    });
+}
+
+async fn fence_expired(controller: Rc<Controller>) -> Result<More, MetadataLogError> {
+    let decided = controller.change(|image| {
+        let mut sessions = controller.sessions.borrow_mut();
+        let Some(node) = sessions.expired(image, rt::now()) else {
+            return (Vec::new(), false);
+        };
+        tracing::warn!(broker = node.0, "broker fenced: its session has run out");
+        sessions.forget(node);
+        let records = fencing::records_of(image, &controller.config, |draft| {
+            fencing::fence(draft, node);
+        });
+        (records, true)
+    });
+    decided.await
+}
+
+async fn elect_unclean(controller: Rc<Controller>) -> Result<More, MetadataLogError> {
+    elect(&controller, fencing::elect_unclean).await
+}
+
+async fn elect_preferred(controller: Rc<Controller>) -> Result<More, MetadataLogError> {
+    elect(&controller, fencing::elect_preferred).await
+}
+
+async fn elect(
+    controller: &Controller,
+    elect: impl FnOnce(&mut Draft<'_>, usize),
+) -> Result<More, MetadataLogError> {
+    let decided = controller.change(|image| {
+        let records = fencing::records_of(image, &controller.config, |draft| {
+            elect(draft, ELECTIONS_PER_CHANGE);
+        });
+        let more = records.len() >= ELECTIONS_PER_CHANGE;
+        (records, more)
+    });
+    decided.await
+}
+
+async fn write_when_idle(controller: Weak<Controller>, interval: Duration) {
+    let mut pause = interval;
+    loop {
+        rt::sleep(pause).await;
+        let Some(controller) = controller
+            .upgrade()
+            .filter(|controller| controller.is_active())
+        else {
+            return;
+        };
+        let silent = controller.written().elapsed();
+        pause = interval.saturating_sub(silent);
+        if !pause.is_zero() {
+            continue;
+        }
+        pause = interval;
+        let record = || MetadataRecord::from(NoOpRecord::default());
+        if controller.change(|_| (vec![record()], ())).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "periodic_tests.rs"]
+mod tests;
