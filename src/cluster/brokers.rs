@@ -4,7 +4,9 @@ use super::directories::{LOST, is_directory};
 use crate::types::{BrokerEpoch, NodeId, Uuid};
 use crate::wire::Str;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
-use crate::wire::messages::register_broker_record::RegisterBrokerRecord;
+use crate::wire::messages::register_broker_record::{
+    BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
+};
 
 /// One listener of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +80,36 @@ impl Broker {
                     max: feature.max_supported_version,
                 })
                 .collect(),
+        }
+    }
+
+    /// The record that registers the broker as it is now.
+    pub fn to_record(&self) -> RegisterBrokerRecord {
+        let end_points = self.endpoints.iter().map(|point| BrokerEndpoint {
+            name: Str::from(point.listener.as_str()),
+            host: Str::from(point.host.as_str()),
+            port: point.port,
+            security_protocol: point.security_protocol,
+            ..Default::default()
+        });
+        let features = self.features.iter().map(|feature| BrokerFeature {
+            name: Str::from(feature.name.as_str()),
+            min_supported_version: feature.min,
+            max_supported_version: feature.max,
+            ..Default::default()
+        });
+        RegisterBrokerRecord {
+            broker_id: self.id.0,
+            incarnation_id: self.incarnation,
+            broker_epoch: self.epoch.0,
+            end_points: end_points.collect(),
+            features: features.collect(),
+            rack: self.rack.clone(),
+            fenced: self.fenced,
+            in_controlled_shutdown: self.in_controlled_shutdown,
+            log_dirs: self.log_dirs.clone(),
+            cordoned_log_dirs: (!self.cordoned_dirs.is_empty()).then(|| self.cordoned_dirs.clone()),
+            ..Default::default()
         }
     }
 

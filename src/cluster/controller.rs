@@ -1,46 +1,54 @@
-//! The controller of a cluster of one node: decides, writes, applies, publishes, one change at a
-//! time. Runs on the control executor. What it decides is in the pure files beside it; what comes
-//! between writing and applying on several nodes (consensus) has its place here.
+//! The controller: decides on the newest image, has the quorum agree on the records, and gives the
+//! answer once they are applied; one change at a time. Runs on the control executor. What it decides
+//! is in the pure files beside it; who may decide, and what has happened, is the quorum's.
 
 use super::features;
 use super::image::Image;
 use super::leadership;
-use super::metadata_log::{MetadataLog, MetadataLogError, bootstrap};
+use super::metadata_log::{MetadataLogError, bootstrap};
 use super::periodic;
+use super::quorum::{Quorum, QuorumSettings};
 use super::record::MetadataRecord;
 use super::sessions::Sessions;
+use super::snapshot::RECORDS_PER_BATCH_MAX;
 use super::topic_admin::Dice;
 use crate::config::BrokerConfig;
-use crate::rt::sync::Semaphore;
 use crate::rt::{self, Instant};
-use crate::types::{NodeId, Offset, Uuid};
+use crate::rt::sync::{Event, Semaphore};
+use crate::types::{LeaderEpoch, NodeId, Offset, Uuid};
 use crate::wire::Str;
+use crate::wire::batch_builder::BatchBuilder;
+use crate::wire::messages::abort_transaction_record::AbortTransactionRecord;
+use crate::wire::messages::begin_transaction_record::BeginTransactionRecord;
 use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
+use crate::wire::messages::end_transaction_record::EndTransactionRecord;
 use crate::wire::messages::register_broker_record::{
     BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
 };
+use bytes::Bytes;
 use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Producer ids handed out at once (AllocateProducerIds).
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
-/// Called with each new image, in order.
-type Publish = Box<dyn Fn(Arc<Image>)>;
-/// Called when the metadata log has failed: nothing is decided any more.
-type OnFailure = Box<dyn Fn(&MetadataLogError)>;
+/// How long a controller that found no space to take over waits before it tries again.
+const NO_SPACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// See the module's words.
 pub struct Controller {
     pub config: Arc<BrokerConfig>,
-    image: RefCell<Arc<Image>>,
-    log: RefCell<Option<MetadataLog>>,
+    dir: PathBuf,
+    quorum: Rc<Quorum>,
     /// One change at a time.
     turn: Semaphore,
-    publish: RefCell<Option<Publish>>,
-    on_failure: RefCell<Option<OnFailure>>,
+    /// The epoch this node has taken over in: decisions are possible.
+    active: Cell<Option<LeaderEpoch>>,
+    /// Rung when this node becomes active or ceases to be.
+    moved: Event,
     broker_epoch: Cell<i64>,
     pub(super) sessions: RefCell<Sessions>,
     cluster_id: RefCell<String>,
@@ -59,58 +67,56 @@ pub struct Registration {
 }
 
 impl Controller {
-    /// Opens the metadata log under `dir`; a new one begins with the features of a new cluster.
-    /// What this node led before it leads again, in new leader epochs: images handed out from here
-    /// on have them already.
+    /// Opens the metadata log under `dir` and takes part in the quorum. A node that is its own
+    /// quorum is active when this returns: a new log has the features of a new cluster, and what this
+    /// node led before it leads again, in new leader epochs. Others become active when they are
+    /// elected.
     pub async fn open(
         dir: &Path,
         config: Arc<BrokerConfig>,
     ) -> Result<Rc<Controller>, MetadataLogError> {
-        let (log, image) = MetadataLog::open(dir, config.node_id).await?;
-        let is_new = image.offset() < 0;
+        let settings = QuorumSettings::of(&config);
+        let is_alone = settings.is_alone();
+        let quorum = Quorum::start(dir, settings).await?;
         let session_ms = periodic::millis(&config, "broker.session.timeout.ms");
         let controller = Rc::new(Controller {
             config,
             sessions: RefCell::new(Sessions::new(session_ms)),
             cluster_id: RefCell::new(String::new()),
             written: Cell::new(rt::now()),
-            image: RefCell::new(Arc::new(image)),
-            log: RefCell::new(Some(log)),
+            dir: dir.to_owned(),
+            quorum,
             turn: Semaphore::new(1),
-            publish: RefCell::new(None),
-            on_failure: RefCell::new(None),
+            active: Cell::new(None),
+            moved: Event::new(),
             broker_epoch: Cell::new(-1),
         });
-        if is_new {
-            let records = bootstrap(dir, features::initial()).await?;
-            controller.change(|_| (records, ())).await?;
+        if is_alone {
+            let epoch = controller.quorum.active_epoch();
+            let epoch = epoch.ok_or(MetadataLogError::NotLeader)?;
+            controller.take_over(epoch).await?;
         }
-        let node = controller.config.node_id;
-        // Before features are lowered: without theirs the eligible replicas are forgotten.
-        let lowered = features::lowered(&controller.image())?;
-        controller
-            .change(|image| (leadership::resumed(image, node), ()))
-            .await?;
-        controller.change(|_| (lowered, ())).await?;
+        rt::spawn(follow(Rc::downgrade(&controller)));
         Ok(controller)
+    }
+
+    pub fn quorum(&self) -> &Rc<Quorum> {
+        &self.quorum
     }
 
     /// Registers who is given each new image.
     pub fn on_publish(&self, publish: impl Fn(Arc<Image>) + 'static) {
-        *self.publish.borrow_mut() = Some(Box::new(publish));
+        self.quorum.on_publish(publish);
     }
 
     /// Registers who is told that the metadata log cannot be written any more.
     pub fn on_failure(&self, tell: impl Fn(&MetadataLogError) + 'static) {
-        *self.on_failure.borrow_mut() = Some(Box::new(tell));
+        self.quorum.on_failure(tell);
     }
 
     /// Whether this controller decides for the cluster.
     pub fn is_active(&self) -> bool {
-        self.log
-            .borrow()
-            .as_ref()
-            .is_none_or(|log| !log.has_failed())
+        self.active_epoch().is_some()
     }
 
     /// Says which cluster this is; brokers of another one are not registered.
@@ -127,8 +133,20 @@ impl Controller {
         self.written.get()
     }
 
+    /// The epoch in which this controller decides.
+    pub fn active_epoch(&self) -> Option<LeaderEpoch> {
+        let active = self.active.get()?;
+        (self.quorum.active_epoch() == Some(active)).then_some(active)
+    }
+
+    /// Rung when this controller becomes active or ceases to be.
+    pub fn moved(&self) -> &Event {
+        &self.moved
+    }
+
+    /// What is committed.
     pub fn image(&self) -> Arc<Image> {
-        self.image.borrow().clone()
+        self.quorum.image()
     }
 
     /// The epoch of this node's registration; -1 before.
@@ -136,8 +154,13 @@ impl Controller {
         self.broker_epoch.get()
     }
 
-    /// Decides a change on the current image, writes its records, applies and publishes them;
-    /// gives the answer that was decided with them once they are on disk.
+    /// Decides a change on the current image, has its records committed, applied and published;
+    /// gives the answer that was decided with them.
+    ///
+    /// # Errors
+    /// [`MetadataLogError::NotLeader`] if this is not the active controller;
+    /// [`MetadataLogError::LeadershipLost`] if it ceased to be meanwhile: then whether the change
+    /// happened is not known here.
     pub async fn change<R>(
         &self,
         decide: impl FnOnce(&Image) -> (Vec<MetadataRecord>, R),
@@ -145,65 +168,81 @@ impl Controller {
         self.change_at(|image, _| decide(image)).await
     }
 
-    /// As [`change`](Self::change); `decide` is also told the offset at which its records will
-    /// stand.
+    /// [`change`](Self::change) for who must know the offset that its first record will have.
     pub async fn change_at<R>(
         &self,
         decide: impl FnOnce(&Image, Offset) -> (Vec<MetadataRecord>, R),
     ) -> Result<R, MetadataLogError> {
         let _turn = self.turn.acquire(1).await;
-        let image = self.image();
-        let next_offset = self
-            .log
-            .borrow()
-            .as_ref()
-            .ok_or(MetadataLogError::Failed)?
-            .next_offset();
-        let (records, answer) = decide(&image, next_offset);
-        if !records.is_empty() {
-            self.write(&image, records).await?;
+        let epoch = self.quorum.settled().await?;
+        if self.active.get() != Some(epoch) {
+            return Err(MetadataLogError::NotLeader);
         }
-        Ok(answer)
+        self.decide(epoch, decide).await
     }
 
-    async fn write(
+    /// Decides in `epoch`, in which everything before is applied.
+    async fn decide<R>(
         &self,
-        image: &Image,
-        records: Vec<MetadataRecord>,
-    ) -> Result<(), MetadataLogError> {
-        let records = MetadataLog::framed(records);
-        let first = self
-            .log
-            .borrow()
-            .as_ref()
-            .ok_or(MetadataLogError::Failed)?
-            .next_offset();
+        epoch: LeaderEpoch,
+        decide: impl FnOnce(&Image, Offset) -> (Vec<MetadataRecord>, R),
+    ) -> Result<R, MetadataLogError> {
+        let image = self.image();
+        let first = self.quorum.next_offset();
+        let (records, answer) = decide(&image, first);
+        if records.is_empty() {
+            return Ok(answer);
+        }
+        let records = framed(records);
         // Applied to a copy first: what contradicts the image must not get into the log.
-        let mut next = image.clone();
+        let mut next = (*image).clone();
         for (at, record) in records.iter().enumerate() {
             next.apply(first.0 + at as i64, record)?;
         }
-        // The turn makes this the only user; the log is put back whatever happens.
-        let mut log = self
-            .log
-            .borrow_mut()
-            .take()
-            .ok_or(MetadataLogError::Failed)?;
-        let written = log.append(&records, rt::wall_ms()).await;
-        let failed = log.has_failed();
-        *self.log.borrow_mut() = Some(log);
-        if let Err(error) = written {
-            if failed && let Some(tell) = &*self.on_failure.borrow() {
-                tell(&error);
-            }
-            return Err(error);
-        }
+        let batches = batches(&records, first, epoch, rt::wall_ms())?;
+        let size = batches.iter().map(|batch| batch.len() as u64).sum();
+        let build = move |offset: Offset, now: LeaderEpoch| match (offset, now) == (first, epoch) {
+            true => Ok(batches),
+            false => Err(MetadataLogError::NotLeader),
+        };
+        self.quorum.propose(size, build).await?;
         self.written.set(rt::now());
-        let next = Arc::new(next);
-        *self.image.borrow_mut() = next.clone();
-        if let Some(publish) = &*self.publish.borrow() {
-            publish(next);
+        Ok(answer)
+    }
+
+    /// Brings the metadata of a term that begins into order: ends what an earlier controller left
+    /// half done, begins a new cluster, lowers features that are not built here.
+    async fn take_over(&self, epoch: LeaderEpoch) -> Result<(), MetadataLogError> {
+        let _turn = self.turn.acquire(1).await;
+        let settled = || async {
+            match self.quorum.settled().await? == epoch {
+                true => Ok(()),
+                false => Err(MetadataLogError::NotLeader),
+            }
+        };
+        settled().await?;
+        if self.quorum.in_transaction() {
+            let abort = MetadataRecord::from(AbortTransactionRecord {
+                reason: Some("its controller has gone".into()),
+                ..Default::default()
+            });
+            self.decide(epoch, |_, _| (vec![abort], ())).await?;
         }
+        // Every cluster has a metadata.version from its first change on.
+        if self.image().finalized_features().next().is_none() {
+            let records = bootstrap(&self.dir, features::initial()).await?;
+            self.decide(epoch, |_, _| (records, ())).await?;
+        }
+        // Before features are lowered: without theirs the eligible replicas are forgotten.
+        let lowered = features::lowered(&self.image())?;
+        if self.quorum.settings().is_alone() {
+            let node = self.config.node_id;
+            self.decide(epoch, |image, _| (leadership::resumed(image, node), ()))
+                .await?;
+        }
+        self.decide(epoch, |_, _| (lowered, ())).await?;
+        self.active.set(Some(epoch));
+        self.moved.notify_all();
         Ok(())
     }
 
@@ -215,7 +254,7 @@ impl Controller {
             max_supported_version: feature.max,
             ..Default::default()
         });
-        let mut record = RegisterBrokerRecord {
+        let record = RegisterBrokerRecord {
             broker_id: registration.node.0,
             incarnation_id: registration.incarnation,
             end_points: registration
@@ -235,12 +274,14 @@ impl Controller {
             log_dirs: registration.log_dirs,
             ..Default::default()
         };
-        let epoch = self
-            .change_at(|_, next_offset| {
-                record.broker_epoch = next_offset.0;
-                (vec![MetadataRecord::from(record)], next_offset.0)
-            })
-            .await?;
+        let registered = self.change_at(|_, offset| {
+            let record = RegisterBrokerRecord {
+                broker_epoch: offset.0,
+                ..record
+            };
+            (vec![MetadataRecord::from(record)], offset.0)
+        });
+        let epoch = registered.await?;
         self.broker_epoch.set(epoch);
         Ok(epoch)
     }
@@ -257,6 +298,76 @@ impl Controller {
         self.change(|_| (vec![MetadataRecord::from(record)], ()))
             .await
     }
+}
+
+/// Takes over whenever this node is elected.
+async fn follow(controller: std::rc::Weak<Controller>) {
+    loop {
+        let Some(controller) = controller.upgrade() else {
+            return;
+        };
+        let changed = controller.quorum.changed().wait();
+        if controller.quorum.has_failed() {
+            controller.moved.notify_all();
+            return;
+        }
+        let (elected, active) = (controller.quorum.active_epoch(), controller.active.get());
+        match elected {
+            Some(epoch) if active != Some(epoch) => {
+                tracing::info!(epoch = epoch.0, "this controller takes over");
+                match controller.take_over(epoch).await {
+                    Ok(()) => {}
+                    Err(error) if error.is_not_leader() => {
+                        tracing::info!(%error, "this controller could not take over");
+                    }
+                    Err(error) if error.is_no_space() => {
+                        tracing::error!(%error, "this controller could not take over");
+                        controller.quorum.resign().await;
+                        rt::sleep(NO_SPACE_PAUSE).await;
+                    }
+                    Err(error) => return controller.quorum.fail(&error),
+                }
+            }
+            None if active.is_some() => {
+                controller.active.set(None);
+                controller.moved.notify_all();
+            }
+            _ => {
+                drop(controller);
+                changed.await;
+            }
+        }
+    }
+}
+
+/// The records as they will stand in the log: more than fit in one batch become a transaction,
+/// for a change happens as a whole or not at all (KIP-868).
+fn framed(mut records: Vec<MetadataRecord>) -> Vec<MetadataRecord> {
+    if records.len() > RECORDS_PER_BATCH_MAX {
+        records.insert(0, MetadataRecord::from(BeginTransactionRecord::default()));
+        records.push(MetadataRecord::from(EndTransactionRecord::default()));
+    }
+    records
+}
+
+/// The records as batches that begin at `first`.
+fn batches(
+    records: &[MetadataRecord],
+    first: Offset,
+    epoch: LeaderEpoch,
+    now_ms: i64,
+) -> Result<Vec<Bytes>, MetadataLogError> {
+    let mut offset = first;
+    let chunks = records.chunks(RECORDS_PER_BATCH_MAX).map(|chunk| {
+        let mut batch = BatchBuilder::new();
+        (batch.base_offset, batch.leader_epoch) = (offset, epoch);
+        for record in chunk {
+            batch.append(now_ms, None, Some(&record.encode()?), &[])?;
+        }
+        offset = Offset(offset.0 + chunk.len() as i64);
+        Ok(batch.build()?)
+    });
+    chunks.collect()
 }
 
 /// Random numbers for decisions, from this executor's source.

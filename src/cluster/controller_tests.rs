@@ -11,6 +11,7 @@ use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsReq
 use crate::wire::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
 use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 
@@ -266,5 +267,99 @@ fn a_directory_that_kafka_formatted_begins_with_what_it_was_formatted_with() {
         let image = controller.image();
         let features: Vec<_> = image.finalized_features().collect();
         assert_eq!(features, [("metadata.version", 30)]);
+    });
+}
+
+fn topic(id: u64) -> MetadataRecord {
+    MetadataRecord::from(crate::wire::messages::topic_record::TopicRecord {
+        name: format!("t{id}").into(),
+        topic_id: Uuid::from_halves(7, id),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn a_change_of_more_records_than_a_batch_holds_happens_as_a_whole_or_not_at_all() {
+    on_ring(|dir| async move {
+        let segment = dir.join("__cluster_metadata-0/00000000000000000000.log");
+        let controller = open(&dir).await;
+        let before = std::fs::metadata(&segment).unwrap().len();
+        let many: Vec<MetadataRecord> = (0..RECORDS_PER_BATCH_MAX as u64 + 1).map(topic).collect();
+        let count = many.len();
+        let (offset, records) = (controller.image().offset(), many.clone());
+        controller.change(move |_| (records, ())).await.unwrap();
+        assert_eq!(controller.image().topics().count(), count);
+        assert_eq!(controller.image().offset(), offset + count as i64 + 2);
+        let whole = std::fs::read(&segment).unwrap();
+        drop(controller);
+        rt::yield_now().await;
+        assert_eq!(open(&dir).await.image().topics().count(), count);
+        // The second of its batches is lost: the whole change is, and the log says so.
+        let mut rest = bytes::Bytes::from(whole[before as usize..].to_vec());
+        let (first, _) = crate::wire::batch::Batch::parse(&rest).unwrap();
+        rest.truncate(first.total_size());
+        let cut = [&whole[..before as usize], &rest].concat();
+        std::fs::write(&segment, &cut).unwrap();
+        for _ in 0..2 {
+            let controller = open(&dir).await;
+            assert_eq!(controller.image().topics().count(), 0);
+            assert!(!controller.quorum().in_transaction());
+        }
+        let controller = open(&dir).await;
+        let next = topic(3);
+        controller.change(move |_| (vec![next], ())).await.unwrap();
+        drop(controller);
+        assert_eq!(open(&dir).await.image().topics().count(), 1);
+    });
+}
+
+#[test]
+fn a_snapshot_brings_back_the_image_it_was_made_of() {
+    on_ring(|dir| async move {
+        let config = "node.id=1\nmetadata.log.max.record.bytes.between.snapshots=2000";
+        let config =
+            BrokerConfig::from_properties(properties::parse("f", config).unwrap()).unwrap();
+        let config = Arc::new(config);
+        let controller = Controller::open(&dir, config.clone()).await.unwrap();
+        register(&controller).await;
+        create(&controller, "orders").await;
+        allocate(&controller).await;
+        for id in 0..100 {
+            let record = topic(id);
+            controller
+                .change(move |_| (vec![record], ()))
+                .await
+                .unwrap();
+        }
+        let before = controller.image();
+        let home = dir.join("__cluster_metadata-0");
+        let names = || -> Vec<String> {
+            let entries = std::fs::read_dir(&home).unwrap();
+            let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+            entries
+                .map(|entry| name(entry).into_string().unwrap())
+                .collect()
+        };
+        let made = names()
+            .iter()
+            .filter(|name| name.ends_with(".checkpoint"))
+            .count();
+        assert!(made > 2, "{:?}", names());
+        drop(controller);
+        rt::yield_now().await;
+        let controller = Controller::open(&dir, config).await.unwrap();
+        let after = controller.image();
+        assert_eq!(after.topics().count(), before.topics().count());
+        let broker = |image: &Image| image.broker(NodeId(1)).cloned();
+        assert_eq!(broker(&after), broker(&before));
+        let partition =
+            |image: &Image| image.topic_by_name("orders").unwrap().partition(1).cloned();
+        assert_eq!(
+            partition(&after).unwrap().replicas,
+            partition(&before).unwrap().replicas
+        );
+        assert_eq!(after.next_producer_id(), before.next_producer_id());
+        let features: Vec<_> = after.finalized_features().collect();
+        assert_eq!(features, before.finalized_features().collect::<Vec<_>>());
     });
 }

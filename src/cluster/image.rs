@@ -322,6 +322,9 @@ impl Image {
     }
 }
 
+#[path = "image_records.rs"]
+mod records;
+
 #[cfg(test)]
 #[path = "image_tests.rs"]
 mod tests;

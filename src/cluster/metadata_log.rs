@@ -1,39 +1,49 @@
-//! The log `__cluster_metadata-0` of this node: record batches in Kafka's format, each written
-//! and synced before it is applied. Owned by the control executor. Never decides what to write.
+//! The log `__cluster_metadata-0` of this node: record batches in Kafka's format, their segments
+//! and snapshots. Owned by whoever keeps it up to date on the control executor: the quorum of a
+//! controller, the observer of a broker. Never decides what to write, knows no consensus: it is
+//! told to append finished batches, to cut a suffix off, to begin again behind a snapshot.
 //!
-//! One node alone is its own quorum: what is on its disk is committed. The directory carries
-//! Kafka's files (`quorum-state`, `partition.metadata`, `leader-epoch-checkpoint`, snapshots);
-//! Kafka's tools read it, and the log of a stopped Kafka controller opens here. Segments are not
-//! rolled: a log of cluster changes is small.
+//! The directory carries Kafka's files (`partition.metadata`, `leader-epoch-checkpoint`,
+//! snapshots); Kafka's tools read it, and the log of a stopped Kafka controller opens here. A
+//! segment ends with each snapshot of this node's own, so that what a snapshot replaces can go.
+//!
+//! * [`open`] finding what there is, and what a crash cut short;
+//! * [`segment`] one file; [`scan`] its batches;
+//! * [`snapshots`] writing, installing, serving and removing snapshots.
+
+mod open;
+mod scan;
+mod segment;
+mod snapshots;
+
+#[cfg(test)]
+use open::Opened;
+pub use open::{Base, Damage};
+pub use snapshots::bootstrap;
 
 use super::features::UnsupportedMetadataVersion;
-use super::image::{ApplyError, Image};
-use super::record::MetadataRecord;
-use super::replay::{Replay, ReplayError};
-use super::snapshot::{self, SnapshotId};
-use crate::log::checkpoint::encode_partition_metadata;
-use crate::log::names::{
-    FileKind, FileState, LEADER_EPOCH_CHECKPOINT, METADATA_TOPIC_DIR, PARTITION_METADATA,
-    parse_segment_file, segment_file,
-};
+use super::image::ApplyError;
+use super::replay::ReplayError;
+use super::snapshot::SnapshotId;
+use crate::config::BrokerConfig;
+use crate::log::names::{FileKind, LEADER_EPOCH_CHECKPOINT, segment_file};
 use crate::rt;
-use crate::rt::fs::{File, OpenOptions};
-use crate::types::{LeaderEpoch, NodeId, Offset, Uuid};
-use crate::wire::batch_builder::{BatchBuilder, BuildError, ControlType, control_batch};
-use crate::wire::messages::abort_transaction_record::AbortTransactionRecord;
-use crate::wire::messages::begin_transaction_record::BeginTransactionRecord;
-use crate::wire::messages::end_transaction_record::EndTransactionRecord;
-use crate::wire::messages::leader_change_message::{LeaderChangeMessage, Voter};
-use crate::wire::{EncodeError, Message};
+use crate::types::{LeaderEpoch, Offset, Uuid};
+use crate::wire::EncodeError;
+use crate::wire::batch::BatchView;
+use crate::wire::batch_builder::BuildError;
 use bytes::Bytes;
+use segment::Segment;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-const QUORUM_STATE: &str = "quorum-state";
 /// The topic id of the metadata topic.
 pub const METADATA_TOPIC_ID: Uuid = Uuid::from_halves(0, 1);
-/// Records of one batch, Kafka's limit. A change of more is a transaction of several batches.
-pub const RECORDS_PER_BATCH_MAX: usize = 10_000;
+/// Names the write of several batches that may not have been synced as a whole.
+const UNSYNCED: &str = "unsynced-batches";
+/// Blocks reserved at once before batches are accepted (256 KiB: thousands of small changes).
+const RESERVE_BYTES: u64 = 256 << 10;
 
 /// Why the metadata log cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +58,8 @@ pub enum MetadataLogError {
     Replay { path: PathBuf, source: ReplayError },
     #[error("{} begins at offset {begin}, and no snapshot holds what was before", path.display())]
     NoSnapshot { path: PathBuf, begin: Offset },
+    #[error("{}: {what}", path.display())]
+    State { path: PathBuf, what: String },
     #[error("a metadata batch cannot be built: {0}")]
     Build(#[from] BuildError),
     #[error("a metadata record cannot be encoded: {0}")]
@@ -58,16 +70,81 @@ pub enum MetadataLogError {
     Version(#[from] UnsupportedMetadataVersion),
     #[error("the metadata log failed earlier; nothing more is written")]
     Failed,
+    #[error("this node is not the active controller")]
+    NotLeader,
+    #[error("this node ceased to be the active controller: whether the change happened is unknown")]
+    LeadershipLost,
+    #[error("the metadata logs of the controllers contradict each other: {0}")]
+    Divergence(String),
+}
+
+impl MetadataLogError {
+    /// The file system is full: the log is as it was, and goes on when there is space again.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, MetadataLogError::Io { source, .. } if is_no_space(source))
+    }
+
+    /// Whether another controller is to be asked.
+    pub fn is_not_leader(&self) -> bool {
+        matches!(
+            self,
+            MetadataLogError::NotLeader | MetadataLogError::LeadershipLost
+        )
+    }
+}
+
+/// When segments and snapshots begin and end, by Kafka's settings.
+#[derive(Clone, Debug)]
+pub struct MetadataLogSettings {
+    /// `metadata.log.segment.bytes`, `metadata.log.segment.ms`
+    pub segment_bytes: u64,
+    pub segment_ms: i64,
+    /// `metadata.log.max.record.bytes.between.snapshots`, `metadata.log.max.snapshot.interval.ms`;
+    /// an interval of 0 is none.
+    pub snapshot_bytes: u64,
+    pub snapshot_interval_ms: i64,
+    /// `metadata.max.retention.bytes`, `metadata.max.retention.ms`; negative: no limit.
+    pub retention_bytes: i64,
+    pub retention_ms: i64,
+}
+
+impl MetadataLogSettings {
+    pub fn of(config: &BrokerConfig) -> MetadataLogSettings {
+        let number = |name, default: i64| {
+            let text = config.value(name).unwrap_or_default();
+            text.trim().parse().unwrap_or(default)
+        };
+        MetadataLogSettings {
+            segment_bytes: number("metadata.log.segment.bytes", 1 << 30).max(1) as u64,
+            segment_ms: number("metadata.log.segment.ms", 604_800_000),
+            snapshot_bytes: number("metadata.log.max.record.bytes.between.snapshots", 20 << 20)
+                .max(1) as u64,
+            snapshot_interval_ms: number("metadata.log.max.snapshot.interval.ms", 3_600_000),
+            retention_bytes: number("metadata.max.retention.bytes", 104_857_600),
+            retention_ms: number("metadata.max.retention.ms", 604_800_000),
+        }
+    }
+}
+
+/// A finished snapshot on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Snapshot {
+    bytes: u64,
+    /// Batches before its end, where that is known.
+    index: Option<u64>,
 }
 
 /// See the module's words.
 pub struct MetadataLog {
-    path: PathBuf,
-    file: File,
-    /// Where the next batch goes in the file.
-    position: u64,
+    home: PathBuf,
+    settings: MetadataLogSettings,
+    /// By base offset, never empty; the last is written to.
+    segments: Vec<Segment>,
     next_offset: Offset,
-    epoch: LeaderEpoch,
+    /// Each leader epoch with the offset at which it began.
+    epochs: Vec<(LeaderEpoch, Offset)>,
+    /// The one with which the cluster was formatted is not among them.
+    snapshots: BTreeMap<SnapshotId, Snapshot>,
     failed: bool,
 }
 
@@ -76,244 +153,6 @@ fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Metada
     move |source| MetadataLogError::Io { what, path, source }
 }
 
-impl MetadataLog {
-    /// Opens the log under `dir` and replays it into an image. A batch that was cut short by a
-    /// crash is cut off; one that is damaged is an error: what it held cannot be guessed. Begins
-    /// a new epoch with this node as leader.
-    pub async fn open(dir: &Path, node: NodeId) -> Result<(MetadataLog, Image), MetadataLogError> {
-        let home = dir.join(METADATA_TOPIC_DIR);
-        rt::fs::create_dir_all(&home)
-            .await
-            .map_err(io_error("cannot create", &home))?;
-        let entries = rt::fs::read_dir(&home)
-            .await
-            .map_err(io_error("cannot read", &home))?;
-        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        if !names.contains(&PARTITION_METADATA) {
-            let path = home.join(PARTITION_METADATA);
-            let text = encode_partition_metadata(METADATA_TOPIC_ID);
-            rt::fs::write_atomic(&path, text)
-                .await
-                .map_err(io_error("cannot write", &path))?;
-        }
-        let mut bases: Vec<Offset> = names.iter().filter_map(|name| live_segment(name)).collect();
-        bases.sort_unstable();
-        let newest = names
-            .iter()
-            .filter_map(|name| SnapshotId::of_file(name))
-            .max();
-        let mut replay = begin(&home, bases.first().copied(), newest).await?;
-        let (last, earlier) = bases
-            .split_last()
-            .map_or((replay.next_offset(), &[][..]), |(last, rest)| {
-                (*last, rest)
-            });
-        for base in earlier {
-            let path = home.join(segment_file(*base, FileKind::Log));
-            let bytes = rt::fs::read(&path)
-                .await
-                .map_err(io_error("cannot read", &path))?;
-            replay_segment(&mut replay, &path, bytes.into())?;
-        }
-        let path = home.join(segment_file(last, FileKind::Log));
-        let file = File::open(&path, OpenOptions::CREATE)
-            .await
-            .map_err(io_error("cannot open", &path))?;
-        let length = file.len().map_err(io_error("cannot read", &path))?;
-        let bytes = file
-            .read_at(0, length as usize)
-            .await
-            .map_err(io_error("cannot read", &path))?;
-        let position = replay_segment(&mut replay, &path, bytes)?;
-        if position < length {
-            tracing::warn!(
-                file = %path.display(), from = position, cut = length - position,
-                "metadata log: a batch that a crash cut short is removed"
-            );
-            file.set_len(position)
-                .await
-                .map_err(io_error("cannot cut", &path))?;
-            file.sync_all()
-                .await
-                .map_err(io_error("cannot sync", &path))?;
-        }
-        let voted = voted_epoch(&home).await;
-        let seen = replay
-            .epochs()
-            .last()
-            .map_or(LeaderEpoch(0), |(epoch, _)| *epoch)
-            .max(voted);
-        let epoch = LeaderEpoch(seen.0 + 1);
-        let next_offset = replay.next_offset();
-        let mut log = MetadataLog {
-            path,
-            file,
-            position,
-            next_offset,
-            epoch,
-            failed: false,
-        };
-        log.write_epoch_files(&home, node, replay.epochs())
-            .await
-            .map_err(io_error("cannot write in", &home))?;
-        for path in [&*home, dir] {
-            rt::fs::sync_dir(path)
-                .await
-                .map_err(io_error("cannot sync", path))?;
-        }
-        log.write_leader_change(node).await?;
-        let (mut image, in_transaction) = replay.finish();
-        if in_transaction {
-            let abort = AbortTransactionRecord {
-                reason: Some("its controller has gone".into()),
-                ..Default::default()
-            };
-            let abort = MetadataRecord::from(abort);
-            let offset = log
-                .append(std::slice::from_ref(&abort), rt::wall_ms())
-                .await?;
-            image.set_offset(offset.0);
-        }
-        Ok((log, image))
-    }
-
-    pub fn next_offset(&self) -> Offset {
-        self.next_offset
-    }
-
-    /// Whether nothing can be written any more.
-    pub fn has_failed(&self) -> bool {
-        self.failed
-    }
-
-    /// The records as they will stand in the log: more than fit in one batch become a transaction,
-    /// for a change happens as a whole or not at all (KIP-868).
-    pub fn framed(mut records: Vec<MetadataRecord>) -> Vec<MetadataRecord> {
-        if records.len() > RECORDS_PER_BATCH_MAX {
-            records.insert(0, MetadataRecord::from(BeginTransactionRecord::default()));
-            records.push(MetadataRecord::from(EndTransactionRecord::default()));
-        }
-        records
-    }
-
-    /// Writes [`framed`](Self::framed) records and syncs them; returns the offset of the first.
-    /// After a failure nothing is written any more: what is on disk is not known.
-    pub async fn append(
-        &mut self,
-        records: &[MetadataRecord],
-        now_ms: i64,
-    ) -> Result<Offset, MetadataLogError> {
-        let mut batches = Vec::with_capacity(records.len().div_ceil(RECORDS_PER_BATCH_MAX));
-        let mut offset = self.next_offset;
-        for chunk in records.chunks(RECORDS_PER_BATCH_MAX) {
-            let mut batch = BatchBuilder::new();
-            (batch.base_offset, batch.leader_epoch) = (offset, self.epoch);
-            for record in chunk {
-                batch.append(now_ms, None, Some(&record.encode()?), &[])?;
-            }
-            batches.push(batch.build()?);
-            offset = Offset(offset.0 + chunk.len() as i64);
-        }
-        self.write(batches, offset).await
-    }
-
-    async fn write_leader_change(&mut self, node: NodeId) -> Result<(), MetadataLogError> {
-        let voter = || Voter {
-            voter_id: node.0,
-            ..Default::default()
-        };
-        let message = LeaderChangeMessage {
-            version: 0,
-            leader_id: node.0,
-            voters: vec![voter()],
-            granting_voters: vec![voter()],
-            ..Default::default()
-        };
-        let value = message.to_bytes(0)?;
-        let change = [(ControlType::LeaderChange, &value[..])];
-        let batch = control_batch(self.next_offset, self.epoch, rt::wall_ms(), &change)?;
-        self.write(vec![batch], self.next_offset.next())
-            .await
-            .map(|_| ())
-    }
-
-    /// Writes batches that end before `next_offset`.
-    async fn write(
-        &mut self,
-        batches: Vec<Bytes>,
-        next_offset: Offset,
-    ) -> Result<Offset, MetadataLogError> {
-        if self.failed {
-            return Err(MetadataLogError::Failed);
-        }
-        // Until both have succeeded the state of the file is unknown.
-        self.failed = true;
-        let length: usize = batches.iter().map(Bytes::len).sum();
-        let written = self.file.write_all_at(self.position, batches).await;
-        if let Err(error) = written {
-            if is_no_space(&error) {
-                // Nothing of it counts, and nothing of it may stay before what comes next.
-                self.failed = self.file.set_len(self.position).await.is_err()
-                    || self.file.sync_data().await.is_err();
-            }
-            return Err(io_error("cannot write", &self.path)(error));
-        }
-        self.file
-            .sync_data()
-            .await
-            .map_err(io_error("cannot sync", &self.path))?;
-        self.failed = false;
-        self.position += length as u64;
-        Ok(std::mem::replace(&mut self.next_offset, next_offset))
-    }
-
-    async fn write_epoch_files(
-        &self,
-        home: &Path,
-        node: NodeId,
-        epochs: &[(LeaderEpoch, Offset)],
-    ) -> io::Result<()> {
-        let epoch = self.epoch.0;
-        let mut checkpoint = format!("0\n{}\n", epochs.len() + 1);
-        for (epoch, begin) in epochs.iter().chain([&(self.epoch, self.next_offset)]) {
-            checkpoint.push_str(&format!("{} {begin}\n", epoch.0));
-        }
-        rt::fs::write_atomic(home.join(LEADER_EPOCH_CHECKPOINT), checkpoint.into_bytes()).await?;
-        let state = serde_json::json!({
-            "clusterId": "",
-            "leaderId": node.0,
-            "leaderEpoch": epoch,
-            "votedId": node.0,
-            "appliedOffset": 0,
-            "currentVoters": [{ "voterId": node.0 }],
-            "data_version": 0,
-        });
-        rt::fs::write_atomic(home.join(QUORUM_STATE), state.to_string().into_bytes()).await
-    }
-}
-
-/// What a new cluster begins with: the records that `dir` was formatted with, by Kafka's formatter
-/// or here before; where it was not, it is now, with `records`.
-pub async fn bootstrap(
-    dir: &Path,
-    records: Vec<MetadataRecord>,
-) -> Result<Vec<MetadataRecord>, MetadataLogError> {
-    let id = SnapshotId::BOOTSTRAP;
-    let path = dir.join(METADATA_TOPIC_DIR).join(id.file_name());
-    match rt::fs::read(&path).await {
-        Ok(bytes) => Replay::records(bytes.into())
-            .map_err(|source| MetadataLogError::Replay { path, source }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let bytes = snapshot::encode(&records, id, rt::wall_ms())?;
-            let written = rt::fs::write_atomic(&path, bytes.to_vec()).await;
-            written.map_err(io_error("cannot write", &path))?;
-            Ok(records)
-        }
-        Err(error) => Err(io_error("cannot read", &path)(error)),
-    }
-}
-
-/// The file system is full: the log is as it was, and goes on when there is space again.
 fn is_no_space(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -321,59 +160,295 @@ fn is_no_space(error: &io::Error) -> bool {
     )
 }
 
-fn live_segment(name: &str) -> Option<Offset> {
-    let file = parse_segment_file(name)?;
-    (file.kind == FileKind::Log && file.state == FileState::Live).then_some(file.base)
-}
+impl MetadataLog {
+    /// The offset of the next record.
+    pub fn next_offset(&self) -> Offset {
+        self.next_offset
+    }
 
-/// Where reading begins: at the log's first record, or at the newest snapshot if those before
-/// it are gone.
-async fn begin(
-    home: &Path,
-    first: Option<Offset>,
-    newest: Option<SnapshotId>,
-) -> Result<Replay, MetadataLogError> {
-    let begin = first.unwrap_or(Offset::ZERO);
-    let newest = newest.filter(|id| *id != SnapshotId::BOOTSTRAP);
-    match newest {
-        // A log without segments but with a snapshot begins behind the snapshot.
-        Some(id) if id.end >= begin && (begin > Offset::ZERO || first.is_none()) => {
-            let path = home.join(id.file_name());
-            let bytes = rt::fs::read(&path)
-                .await
-                .map_err(io_error("cannot read", &path))?;
-            Replay::from_snapshot(bytes.into(), id.end, id.epoch)
-                .map_err(|source| MetadataLogError::Replay { path, source })
+    /// The first offset that is still there.
+    pub fn start_offset(&self) -> Offset {
+        self.segments
+            .first()
+            .map_or(Offset::ZERO, |first| first.base)
+    }
+
+    /// The epoch of the last record; 0 while there is none.
+    pub fn last_epoch(&self) -> LeaderEpoch {
+        self.epochs.last().map_or(LeaderEpoch(0), |last| last.0)
+    }
+
+    /// Whether nothing can be written any more: what is on disk is not known.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The largest epoch in the log that is not above `epoch`, and the offset behind its last
+    /// record; `None` if all are above.
+    pub fn end_offset_for_epoch(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+        let at = self.epochs.partition_point(|(begun, _)| *begun <= epoch);
+        let found = self.epochs.get(at.checked_sub(1)?)?.0;
+        let end = self.epochs.get(at).map_or(self.next_offset, |next| next.1);
+        Some((found, end))
+    }
+
+    /// Sets blocks aside for `bytes` more, so that what is accepted now finds room.
+    ///
+    /// # Errors
+    /// Without space; the log is as it was.
+    pub async fn reserve(&mut self, bytes: u64) -> Result<(), MetadataLogError> {
+        if self.failed {
+            return Err(MetadataLogError::Failed);
         }
-        _ if begin == Offset::ZERO => Ok(Replay::default()),
-        _ => Err(MetadataLogError::NoSnapshot {
-            path: home.to_owned(),
-            begin,
-        }),
+        let Some(segment) = self.segments.last_mut() else {
+            return Err(MetadataLogError::Failed);
+        };
+        let wanted = segment.size + bytes;
+        if wanted <= segment.reserved {
+            return Ok(());
+        }
+        for reserve in [wanted + RESERVE_BYTES, wanted] {
+            match segment.file.preallocate(reserve, true).await {
+                Ok(()) => {
+                    segment.reserved = reserve;
+                    return Ok(());
+                }
+                Err(error) if is_no_space(&error) => {
+                    if reserve == wanted {
+                        let path = self.home.join(segment_file(segment.base, FileKind::Log));
+                        return Err(io_error("cannot write", &path)(error));
+                    }
+                }
+                // Not every file system can; then the write tells.
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes finished batches that follow the last one; with `sync` they are on disk on return.
+    ///
+    /// # Errors
+    /// Without space the log is as it was. After any other failure nothing is written any more.
+    pub async fn append(&mut self, batches: &[Bytes], sync: bool) -> Result<(), MetadataLogError> {
+        if self.failed {
+            return Err(MetadataLogError::Failed);
+        }
+        let mut next = self.next_offset;
+        let mut heads = Vec::with_capacity(batches.len());
+        for bytes in batches {
+            let (batch, _) =
+                BatchView::parse(bytes).map_err(|source| MetadataLogError::Replay {
+                    path: self.home.clone(),
+                    source: ReplayError::Batch {
+                        position: 0,
+                        source,
+                    },
+                })?;
+            if batch.base_offset() != next {
+                let what = format!("offset {} does not follow {next}", batch.base_offset());
+                return Err(MetadataLogError::Divergence(what));
+            }
+            heads.push((batch.partition_leader_epoch(), next));
+            next = batch.last_offset().next();
+        }
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let length: u64 = batches.iter().map(|bytes| bytes.len() as u64).sum();
+        self.roll_if_due(length).await?;
+        // Only a single batch is told apart from damage when a crash cuts it.
+        if sync && batches.len() > 1 {
+            self.announce(self.next_offset, next).await?;
+        }
+        let path = self.active_path();
+        let Some(segment) = self.segments.last_mut() else {
+            return Err(MetadataLogError::Failed);
+        };
+        // Until all has succeeded the state of the file is unknown.
+        self.failed = true;
+        let written = segment
+            .file
+            .write_all_at(segment.size, batches.to_vec())
+            .await;
+        if let Err(error) = written {
+            if is_no_space(&error) {
+                // Nothing of it counts, and nothing of it may stay before what comes next.
+                self.failed = segment.file.set_len(segment.size).await.is_err()
+                    || segment.file.sync_data().await.is_err();
+                segment.reserved = segment.size;
+            }
+            return Err(io_error("cannot write", &path)(error));
+        }
+        if sync {
+            let synced = segment.file.sync_data().await;
+            synced.map_err(io_error("cannot sync", &path))?;
+        }
+        self.failed = false;
+        for (bytes, (_, base)) in batches.iter().zip(&heads) {
+            segment.add(*base, bytes.len() as u64);
+        }
+        self.next_offset = next;
+        let known = self.epochs.len();
+        for (epoch, base) in heads {
+            if self.epochs.last().is_none_or(|(last, _)| epoch > *last) {
+                self.epochs.push((epoch, base));
+            }
+        }
+        if self.epochs.len() > known {
+            self.write_epochs().await?;
+        }
+        Ok(())
+    }
+
+    fn active_path(&self) -> PathBuf {
+        let base = self.segments.last().map_or(Offset::ZERO, |last| last.base);
+        self.home.join(segment_file(base, FileKind::Log))
+    }
+
+    /// Notes durably that a write from one offset to another begins that a crash may tear anywhere.
+    async fn announce(&self, from: Offset, to: Offset) -> Result<(), MetadataLogError> {
+        let path = self.home.join(UNSYNCED);
+        let text = serde_json::json!({ "from": from.0, "to": to.0 }).to_string();
+        let written = rt::fs::write_atomic(&path, text.into_bytes()).await;
+        written.map_err(io_error("cannot write", &path))
+    }
+
+    async fn roll_if_due(&mut self, more: u64) -> Result<(), MetadataLogError> {
+        let Some(active) = self.segments.last() else {
+            return Err(MetadataLogError::Failed);
+        };
+        let age = rt::wall_ms() - active.begun_ms;
+        let is_full = active.size + more > self.settings.segment_bytes;
+        let is_old = self.settings.segment_ms > 0 && age > self.settings.segment_ms;
+        if active.size > 0 && (is_full || is_old) {
+            self.roll().await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a segment at the next offset.
+    async fn roll(&mut self) -> Result<(), MetadataLogError> {
+        if let Some(old) = self.segments.last() {
+            // What was reserved behind its end goes back; all of it is on disk from here on.
+            let path = self.active_path();
+            let given_back = old.file.set_len(old.size).await;
+            given_back.map_err(io_error("cannot cut", &path))?;
+            let synced = old.file.sync_all().await;
+            synced.map_err(io_error("cannot sync", &path))?;
+        }
+        let segment = Segment::create(&self.home, self.next_offset).await?;
+        self.segments.push(segment);
+        Ok(())
+    }
+
+    /// Removes every record from `offset` on, which must be where a batch begins or the end. Durable
+    /// on return: what was removed never comes back.
+    pub async fn truncate_to(&mut self, offset: Offset) -> Result<(), MetadataLogError> {
+        if self.failed {
+            return Err(MetadataLogError::Failed);
+        }
+        if offset >= self.next_offset {
+            return Ok(());
+        }
+        if offset < self.start_offset() {
+            let what = format!("{offset} is before the log's begin");
+            return Err(MetadataLogError::Divergence(what));
+        }
+        let at = self
+            .segments
+            .partition_point(|segment| segment.base <= offset);
+        let home = self.home.clone();
+        let position = self.segments[at - 1].position_of(&home, offset).await?;
+        let Some(position) = position else {
+            let what = format!("no batch begins at {offset}");
+            return Err(MetadataLogError::Divergence(what));
+        };
+        self.failed = true;
+        // From the end on, so that at any moment what is there follows without a gap.
+        while self.segments.len() > at {
+            self.remove_last_segment().await?;
+        }
+        let path = self.active_path();
+        let Some(segment) = self.segments.last_mut() else {
+            return Err(MetadataLogError::Failed);
+        };
+        let cut = segment.file.set_len(position).await;
+        cut.map_err(io_error("cannot cut", &path))?;
+        let synced = segment.file.sync_all().await;
+        synced.map_err(io_error("cannot sync", &path))?;
+        segment.cut(offset, position);
+        self.next_offset = offset;
+        self.epochs.retain(|(_, begin)| *begin < offset);
+        self.failed = false;
+        self.write_epochs().await
+    }
+
+    async fn remove_last_segment(&mut self) -> Result<(), MetadataLogError> {
+        let path = self.active_path();
+        let removed = rt::fs::remove_file(&path).await;
+        removed.map_err(io_error("cannot remove", &path))?;
+        let synced = rt::fs::sync_dir(&self.home).await;
+        synced.map_err(io_error("cannot sync", &self.home))?;
+        self.segments.pop();
+        Ok(())
+    }
+
+    /// Whole batches from the one that holds `offset` on, at most `max_bytes` of them but at least
+    /// one, none that begins at or behind `end`.
+    pub fn read(&self, offset: Offset, end: Offset, max_bytes: usize) -> Reading {
+        let at = self
+            .segments
+            .partition_point(|segment| segment.base <= offset);
+        let segment = at.checked_sub(1).and_then(|at| self.segments.get(at));
+        Reading {
+            home: self.home.clone(),
+            segment: segment.cloned(),
+            offset,
+            end: end.min(self.next_offset),
+            max_bytes,
+        }
+    }
+
+    async fn write_epochs(&self) -> Result<(), MetadataLogError> {
+        let mut text = format!("0\n{}\n", self.epochs.len());
+        for (epoch, begin) in &self.epochs {
+            text.push_str(&format!("{} {begin}\n", epoch.0));
+        }
+        let path = self.home.join(LEADER_EPOCH_CHECKPOINT);
+        match rt::fs::write_atomic(&path, text.into_bytes()).await {
+            // It is made anew from the log at each start.
+            Err(error) if is_no_space(&error) => Ok(()),
+            written => written.map_err(io_error("cannot write", &path)),
+        }
     }
 }
 
-fn replay_segment(replay: &mut Replay, path: &Path, bytes: Bytes) -> Result<u64, MetadataLogError> {
-    replay
-        .batches(bytes)
-        .map_err(|source| MetadataLogError::Replay {
-            path: path.to_owned(),
-            source,
-        })
+/// A read that has been found in the log and may take its time: what is read is committed, so the
+/// log may go on meanwhile.
+pub struct Reading {
+    home: PathBuf,
+    segment: Option<Segment>,
+    offset: Offset,
+    end: Offset,
+    max_bytes: usize,
 }
 
-/// The epoch in `quorum-state`: a controller may have voted in one that left nothing in the log.
-async fn voted_epoch(home: &Path) -> LeaderEpoch {
-    let state = rt::fs::read(home.join(QUORUM_STATE))
-        .await
-        .unwrap_or_default();
-    let state: serde_json::Value = serde_json::from_slice(&state).unwrap_or_default();
-    let epoch = state.get("leaderEpoch").and_then(serde_json::Value::as_i64);
-    LeaderEpoch(
-        epoch
-            .and_then(|epoch| i32::try_from(epoch).ok())
-            .unwrap_or(0),
-    )
+impl Reading {
+    pub async fn run(self) -> Result<Bytes, MetadataLogError> {
+        match self.segment {
+            Some(segment) if self.offset < self.end => {
+                segment
+                    .read(&self.home, self.offset, self.end, self.max_bytes)
+                    .await
+            }
+            _ => Ok(Bytes::new()),
+        }
+    }
 }
 
 #[cfg(test)]

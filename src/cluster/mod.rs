@@ -4,7 +4,8 @@
 //!
 //! * [`record`], [`metadata_log`], [`replay`], [`snapshot`] the records and their log;
 //! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
-//! * [`controller`] decide, write, apply, publish;
+//! * [`quorum`] what is agreed on among controllers, and by whom;
+//! * [`controller`] decide, propose, apply, publish;
 //! * [`registration`], [`heartbeat`], [`sessions`], [`fencing`] brokers that come and go;
 //! * [`partition_change`], [`alter_partition`] who is in sync and who leads, with [`draft`];
 //! * [`periodic`] what the active controller does by itself;
@@ -34,6 +35,7 @@ mod metadata_log;
 mod partition_change;
 pub mod periodic;
 mod placement;
+pub mod quorum;
 mod record;
 mod registration;
 mod replay;

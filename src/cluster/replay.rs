@@ -3,15 +3,12 @@
 
 use super::image::{ApplyError, Image};
 use super::record::{MetadataRecord, RecordError};
-use crate::types::{LeaderEpoch, Offset};
-use crate::wire::batch::{Batch, BatchError, BatchView, Batches};
+use crate::types::Offset;
+use crate::wire::batch::{Batch, BatchError, Batches};
 use bytes::Bytes;
 
 /// Inflated size of one stored batch; the controller's own are far smaller.
 const INFLATED_MAX: usize = 64 << 20;
-/// Where a batch says its magic, and the only one there is in a metadata log.
-const MAGIC_AT: usize = 16;
-const MAGIC: u8 = 2;
 
 /// Why batches are not a metadata log.
 #[derive(Debug, thiserror::Error)]
@@ -37,35 +34,16 @@ pub struct Replay {
     /// The image before the transaction that is open (KIP-868).
     before_transaction: Option<Image>,
     next_offset: Offset,
-    /// Each leader epoch with the offset at which it began.
-    epochs: Vec<(LeaderEpoch, Offset)>,
 }
 
 impl Replay {
     /// Goes on behind a snapshot that holds everything below `end`.
-    pub fn from_snapshot(
-        bytes: Bytes,
-        end: Offset,
-        epoch: LeaderEpoch,
-    ) -> Result<Replay, ReplayError> {
+    pub fn from_snapshot(bytes: Bytes, end: Offset) -> Result<Replay, ReplayError> {
         let mut replay = Replay::default();
-        let length = bytes.len() as u64;
-        let read = replay.batches(bytes)?;
-        if read < length {
-            let needed = length as usize;
-            let source = BatchError::Partial {
-                needed,
-                available: read as usize,
-            };
-            return Err(ReplayError::Batch {
-                position: read,
-                source,
-            });
-        }
+        replay.batches(bytes)?;
         // Offsets inside a snapshot count its records; what stands for the log is its end.
         replay.image.set_offset(end.0 - 1);
         replay.next_offset = end;
-        replay.epochs = vec![(epoch, Offset::ZERO)];
         Ok(replay)
     }
 
@@ -91,59 +69,41 @@ impl Replay {
         Ok(records)
     }
 
-    /// Applies one segment's batches; returns how many bytes of it are whole batches. What is
-    /// behind is the write that a crash cut short: every batch was synced before the next was
-    /// written, so only the last can be torn. Damage before a whole batch is an error.
-    pub fn batches(&mut self, bytes: Bytes) -> Result<u64, ReplayError> {
+    /// Applies batches that follow one another; all of `bytes` must be whole batches.
+    fn batches(&mut self, bytes: Bytes) -> Result<(), ReplayError> {
+        let length = bytes.len();
         let mut position = 0;
-        for batch in Batches::new(bytes.clone()) {
-            let source = match batch {
-                Ok(batch) => match batch.check_crc() {
-                    Ok(()) => {
-                        self.batch(&batch, position)?;
-                        position += batch.total_size() as u64;
-                        continue;
-                    }
-                    Err(source) => source,
-                },
-                Err(source) => source,
-            };
-            let behind = bytes.slice(position as usize + 1..);
-            return match holds_a_batch(&behind, self.next_offset) {
-                true => Err(ReplayError::Batch { position, source }),
-                false => Ok(position),
-            };
+        for batch in Batches::new(bytes) {
+            let bad = |source| ReplayError::Batch { position, source };
+            let batch = batch.map_err(bad)?;
+            batch.check_crc().map_err(bad)?;
+            self.batch(&batch)?;
+            position += batch.total_size() as u64;
         }
-        let behind = bytes.slice((position as usize + 1).min(bytes.len())..);
-        if holds_a_batch(&behind, self.next_offset) {
+        if position < length as u64 {
             let source = BatchError::Partial {
-                needed: bytes.len() + 1,
-                available: bytes.len(),
+                needed: length + 1,
+                available: length,
             };
             return Err(ReplayError::Batch { position, source });
         }
-        Ok(position)
+        Ok(())
     }
 
-    fn batch(&mut self, batch: &Batch, position: u64) -> Result<(), ReplayError> {
-        // A segment may begin below the snapshot it is read behind.
-        if batch.last_offset() < self.next_offset {
-            return Ok(());
-        }
+    /// Applies the batch that comes next; its checksum has been verified.
+    pub fn batch(&mut self, batch: &Batch) -> Result<(), ReplayError> {
         if batch.base_offset() != self.next_offset {
-            let (expected, found) = (self.next_offset, batch.base_offset());
             return Err(ReplayError::Gap {
-                position,
-                expected,
-                found,
+                position: 0,
+                expected: self.next_offset,
+                found: batch.base_offset(),
             });
         }
-        let epoch = batch.partition_leader_epoch();
-        if self.epochs.last().is_none_or(|(last, _)| epoch > *last) {
-            self.epochs.push((epoch, batch.base_offset()));
-        }
         if !batch.is_control() {
-            let bad = |source| ReplayError::Batch { position, source };
+            let bad = |source| ReplayError::Batch {
+                position: 0,
+                source,
+            };
             for record in batch.records(INFLATED_MAX).map_err(bad)? {
                 let record = record.map_err(bad)?;
                 let offset = record.offset.0;
@@ -153,6 +113,7 @@ impl Replay {
             }
         }
         self.next_offset = batch.last_offset().next();
+        self.image.set_offset(self.next_offset.0 - 1);
         Ok(())
     }
 
@@ -177,32 +138,13 @@ impl Replay {
         self.next_offset
     }
 
-    pub fn epochs(&self) -> &[(LeaderEpoch, Offset)] {
-        &self.epochs
+    /// The image, and that before the transaction while one is open: it may not happen.
+    pub fn image(&self) -> &Image {
+        self.before_transaction.as_ref().unwrap_or(&self.image)
     }
 
-    /// The image; and whether the log ends inside a transaction, which then has not happened and
-    /// must be aborted in the log.
-    pub fn finish(self) -> (Image, bool) {
-        match self.before_transaction {
-            Some(before) => (before, true),
-            None => (self.image, false),
-        }
+    /// Whether the log ends inside a transaction so far.
+    pub fn in_transaction(&self) -> bool {
+        self.before_transaction.is_some()
     }
-}
-
-/// Whether a whole batch that could follow in the log stands anywhere in `bytes`.
-fn holds_a_batch(bytes: &[u8], next_offset: Offset) -> bool {
-    let candidates = bytes
-        .iter()
-        .enumerate()
-        .skip(MAGIC_AT)
-        .filter(|(_, byte)| **byte == MAGIC);
-    candidates
-        .map(|(at, _)| &bytes[at - MAGIC_AT..])
-        .any(|rest| {
-            BatchView::parse(rest).is_ok_and(|(batch, _)| {
-                batch.base_offset() >= next_offset && batch.check_crc().is_ok()
-            })
-        })
 }

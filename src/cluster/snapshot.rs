@@ -1,7 +1,7 @@
 //! Snapshots of the metadata log: `<end offset>-<epoch>.checkpoint` with the records of an image
 //! between a header and a footer (KIP-630). Pure; never touches the disk.
 
-use super::metadata_log::{MetadataLogError, RECORDS_PER_BATCH_MAX};
+use super::metadata_log::MetadataLogError;
 use super::record::MetadataRecord;
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::Message;
@@ -9,6 +9,9 @@ use crate::wire::batch_builder::{BatchBuilder, ControlType, control_batch};
 use crate::wire::messages::snapshot_footer_record::SnapshotFooterRecord;
 use crate::wire::messages::snapshot_header_record::SnapshotHeaderRecord;
 use bytes::{Bytes, BytesMut};
+
+/// Records of one batch, Kafka's limit.
+pub const RECORDS_PER_BATCH_MAX: usize = 10_000;
 
 /// A snapshot's name: everything below `end` is in it, `epoch` is that of the record before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,14 +103,13 @@ mod tests {
             epoch: LeaderEpoch(7),
         };
         let bytes = encode(&[topic("a", 1), topic("b", 2)], id, 5).unwrap();
-        let replay = Replay::from_snapshot(bytes.clone(), id.end, id.epoch).unwrap();
+        let replay = Replay::from_snapshot(bytes.clone(), id.end).unwrap();
         assert_eq!(replay.next_offset(), Offset(100));
-        let (image, open) = replay.finish();
-        assert!(!open && image.offset() == 99);
-        assert_eq!(image.topics().count(), 2);
+        assert!(!replay.in_transaction() && replay.image().offset() == 99);
+        assert_eq!(replay.image().topics().count(), 2);
         let cut = bytes.slice(..bytes.len() - 1);
         assert!(
-            Replay::from_snapshot(cut, id.end, id.epoch).is_err(),
+            Replay::from_snapshot(cut, id.end).is_err(),
             "a cut snapshot is no snapshot"
         );
     }

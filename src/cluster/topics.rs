@@ -108,6 +108,28 @@ impl PartitionRegistration {
         }
     }
 
+    /// The record that registers the partition as it is now.
+    pub fn to_record(&self, topic_id: Uuid, partition_id: i32) -> PartitionRecord {
+        let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
+        let some = |nodes: &[NodeId]| (!nodes.is_empty()).then(|| ids(nodes));
+        PartitionRecord {
+            partition_id,
+            topic_id,
+            replicas: ids(&self.replicas),
+            isr: ids(&self.isr),
+            removing_replicas: ids(&self.removing),
+            adding_replicas: ids(&self.adding),
+            leader: self.leader.0,
+            leader_recovery_state: self.leader_recovery_state,
+            leader_epoch: self.leader_epoch.0,
+            partition_epoch: self.partition_epoch.0,
+            directories: self.directories.clone(),
+            eligible_leader_replicas: some(&self.elr),
+            last_known_elr: some(&self.last_known_elr),
+            ..Default::default()
+        }
+    }
+
     /// The partition epoch always grows by one; the leader epoch with every mention of a leader,
     /// even of the same one.
     pub(super) fn change(&mut self, change: &PartitionChangeRecord) {
