@@ -55,6 +55,9 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
         .shard
         .ask_owners(questions, |shard, partition, wanted| {
             Box::pin(async move {
+                if !partition.is_leader() {
+                    return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+                }
                 if !partition.log.config().delete {
                     return Err(ErrorCode::POLICY_VIOLATION);
                 }

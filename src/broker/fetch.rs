@@ -7,8 +7,8 @@ use crate::replica::delayed::Isolation;
 use crate::replica::session::{Opened, SessionKey, SessionPart, Sessions, Told};
 use crate::rt::{self, Instant};
 use crate::shard::Shard;
-use crate::shard::read::{Read, ReadPart, ReadRequest};
-use crate::types::{PartitionId, Uuid};
+use crate::shard::read::{Read, ReadPart, ReadRequest, Reader};
+use crate::types::{NodeId, PartitionId, Uuid};
 use crate::wire::messages::fetch_request::FetchRequest;
 use crate::wire::messages::fetch_response::{
     AbortedTransaction, EpochEndOffset, FetchResponse, FetchableTopicResponse, LeaderIdAndEpoch,
@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// First version that names topics by id.
 const TOPIC_ID_VERSION: i16 = 13;
+/// From this version on a client may read from followers (KIP-392).
+const ANY_REPLICA_VERSION: i16 = 11;
 /// First version that answers a lost leadership with the leader (KIP-951).
 const HINT_VERSION: i16 = 16;
 /// Replica id of a consumer, and of a debugging consumer that may read to the log end.
@@ -42,6 +44,19 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
         (id, _) if id > CONSUMER => Isolation::LogEnd,
         (_, 1) => Isolation::LastStable,
         _ => Isolation::HighWatermark,
+    };
+    let reader = match replica {
+        id if id > CONSUMER => Reader::Follower {
+            id: NodeId(id),
+            epoch: request.replica_state.replica_epoch,
+            first: true,
+        },
+        _ if context.version >= ANY_REPLICA_VERSION || replica == DEBUGGING_CONSUMER => {
+            Reader::OfAny {
+                rack: request.rack_id.clone(),
+            }
+        }
+        _ => Reader::OfLeaders,
     };
     let opened = {
         let (named, forgotten) = named_partitions(&context, &request);
@@ -68,7 +83,7 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
         }
     };
     let max_bytes = (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
-    let plan = Plan::new(shard, &parts, isolation, max_bytes);
+    let plan = Plan::new(shard, &parts, reader, isolation, max_bytes);
     let min_bytes = (request.min_bytes.max(0) as u64).min(max_bytes);
     let deadline = rt::now() + Duration::from_millis(request.max_wait_ms.max(0) as u64);
     let reads = plan.read_enough(&context, min_bytes, deadline).await;
@@ -135,6 +150,7 @@ fn named_partitions(
 
 /// Which shard reads what.
 struct Plan {
+    reader: Reader,
     isolation: Isolation,
     max_bytes: u64,
     by_owner: BTreeMap<usize, Vec<ReadPart>>,
@@ -144,8 +160,15 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(shard: &Rc<Shard>, parts: &[SessionPart], isolation: Isolation, max_bytes: u64) -> Plan {
+    fn new(
+        shard: &Rc<Shard>,
+        parts: &[SessionPart],
+        reader: Reader,
+        isolation: Isolation,
+        max_bytes: u64,
+    ) -> Plan {
         let mut plan = Plan {
+            reader,
             isolation,
             max_bytes,
             by_owner: BTreeMap::new(),
@@ -166,6 +189,7 @@ impl Plan {
                             from: part.fetch_offset,
                             current_leader_epoch: part.current_leader_epoch,
                             last_fetched_epoch: part.last_fetched_epoch,
+                            log_start: part.log_start_offset,
                             max_bytes: part.max_bytes,
                         });
                 }
@@ -181,10 +205,18 @@ impl Plan {
     }
 
     /// Reads, and while there is less than `min_bytes` waits for more until `deadline`.
-    async fn read_enough(self, context: &Context, min_bytes: u64, deadline: Instant) -> Vec<Read> {
+    async fn read_enough(
+        mut self,
+        context: &Context,
+        min_bytes: u64,
+        deadline: Instant,
+    ) -> Vec<Read> {
         let mut before = None;
         loop {
             let reads = self.read(&context.shard).await;
+            if let Reader::Follower { first, .. } = &mut self.reader {
+                *first = false;
+            }
             let bytes: u64 = reads.iter().map(|read| read.records.len() as u64).sum();
             let now = rt::now();
             let answer_now = bytes >= min_bytes
@@ -212,6 +244,7 @@ impl Plan {
 
     async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
         let request = ReadRequest {
+            reader: self.reader.clone(),
             isolation: self.isolation,
             max_bytes: self.max_bytes,
         };
@@ -226,7 +259,7 @@ impl Plan {
             let calls = self
                 .by_owner
                 .iter()
-                .map(|(owner, parts)| shard.read_on(*owner, request, parts.clone()));
+                .map(|(owner, parts)| shard.read_on(*owner, request.clone(), parts.clone()));
             reads.extend(rt::join_all(calls).await.into_iter().flatten());
         }
         reads.sort_by_key(|read| read.slot);
@@ -311,7 +344,7 @@ fn respond(
             has_records: !read.records.is_empty(),
             high_watermark: read.high_watermark,
             log_start: read.log_start,
-            notable: read.diverging.is_some(),
+            notable: read.diverging.is_some() || read.preferred.is_some(),
         };
         if incremental && !Sessions::is_news(part, &told) {
             continue;
@@ -338,6 +371,9 @@ fn respond(
             records: Some(read.records),
             ..Default::default()
         };
+        if let Some(preferred) = read.preferred {
+            data.preferred_read_replica = preferred.0;
+        }
         if let Some((epoch, end_offset)) = read.diverging {
             data.diverging_epoch = EpochEndOffset {
                 epoch,

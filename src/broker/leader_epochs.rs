@@ -54,7 +54,7 @@ pub async fn handle(
         .shard
         .ask_owners(questions, |_, partition, (current, wanted)| {
             Box::pin(async move {
-                partition.check_epoch(current)?;
+                partition.check_epoch(current, true)?;
                 Ok(partition.log.end_offset_for_epoch(LeaderEpoch(wanted)))
             })
         })

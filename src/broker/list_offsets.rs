@@ -35,6 +35,8 @@ struct Question {
     timestamp: i64,
     current_leader_epoch: i32,
     isolation: Isolation,
+    /// A debugging consumer may ask a follower.
+    leader_only: bool,
     version: i16,
 }
 
@@ -101,6 +103,7 @@ pub async fn handle(context: Rc<Context>, request: ListOffsetsRequest) -> ListOf
                             timestamp: partition.timestamp,
                             current_leader_epoch: partition.current_leader_epoch,
                             isolation,
+                            leader_only: request.replica_id != -2,
                             version: context.version,
                         },
                     ));
@@ -152,8 +155,11 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
     if partition.log.is_offline() {
         return Err(ErrorCode::KAFKA_STORAGE_ERROR);
     }
-    partition.check_epoch(question.current_leader_epoch)?;
-    let end = partition.readable_end(question.isolation);
+    partition.check_epoch(question.current_leader_epoch, question.leader_only)?;
+    let end = match question.isolation {
+        Isolation::LogEnd => partition.log.log_end(),
+        isolation => partition.readable_end(isolation),
+    };
     let at = |offset: Offset| Answer {
         timestamp: -1,
         offset: offset.0,
@@ -163,7 +169,7 @@ async fn look_up(partition: &Partition, question: Question) -> Result<Answer, Er
             .unwrap_or(LeaderEpoch::UNKNOWN)
             .0,
     };
-    let settled = question.isolation == Isolation::LogEnd || partition.leader().is_latest_known();
+    let settled = question.isolation == Isolation::LogEnd || partition.is_latest_known();
     match question.timestamp {
         // Nothing is tiered here: the earliest is always local, and no upload is pending.
         EARLIEST | EARLIEST_LOCAL => Ok(at(partition.log.log_start())),

@@ -103,6 +103,11 @@ impl Image {
         (partition.leader.0 >= 0).then_some((partition.leader, partition.leader_epoch))
     }
 
+    /// Whether nothing is new about the brokers since `earlier`.
+    pub fn has_brokers_of(&self, earlier: &Image) -> bool {
+        Arc::ptr_eq(&self.brokers, &earlier.brokers)
+    }
+
     /// Brokers, fenced ones included, by id.
     pub fn brokers(&self) -> impl Iterator<Item = &Broker> {
         self.brokers.values()

@@ -85,6 +85,15 @@ pub struct BrokerConfig {
     pub high_watermark_checkpoint_interval_ms: u64,
     pub broker_heartbeat_interval_ms: u64,
     pub initial_registration_timeout_ms: u64,
+    pub replica_lag_time_max_ms: u64,
+    pub replica_fetch_wait_max_ms: i32,
+    pub replica_fetch_min_bytes: i32,
+    pub replica_fetch_max_bytes: i32,
+    pub replica_fetch_response_max_bytes: i32,
+    pub replica_fetch_backoff_ms: u64,
+    pub replica_socket_timeout_ms: u64,
+    /// Consumers are sent to a replica in their rack.
+    pub rack_aware_replicas: bool,
     pub shards: usize,
     pub in_flight_max: usize,
     pub request_memory_bytes: u64,
@@ -334,6 +343,14 @@ fn build(
         initial_registration_timeout_ms: read
             .number::<i64>("initial.broker.registration.timeout.ms")?
             .max(0) as u64,
+        replica_lag_time_max_ms: read.number::<i64>("replica.lag.time.max.ms")?.max(0) as u64,
+        replica_fetch_wait_max_ms: read.number("replica.fetch.wait.max.ms")?,
+        replica_fetch_min_bytes: read.number("replica.fetch.min.bytes")?,
+        replica_fetch_max_bytes: read.number("replica.fetch.max.bytes")?,
+        replica_fetch_response_max_bytes: read.number("replica.fetch.response.max.bytes")?,
+        replica_fetch_backoff_ms: read.number("replica.fetch.backoff.ms")?,
+        replica_socket_timeout_ms: read.number::<i64>("replica.socket.timeout.ms")?.max(1) as u64,
+        rack_aware_replicas: rack_aware(&read)?,
         shards,
         in_flight_max: read.number("highwater.connection.max.in.flight")?,
         request_memory_bytes: read.number("highwater.request.memory.bytes")?,
@@ -353,6 +370,21 @@ fn build(
         given,
         of_listeners,
     })
+}
+
+/// The class that sends consumers to a replica in their rack; the only one there is, beside none.
+const RACK_AWARE: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
+
+fn rack_aware(read: &Reader<'_>) -> Result<bool, ConfigError> {
+    match read.text("replica.selector.class").map(str::trim) {
+        None | Some("") => Ok(false),
+        Some(RACK_AWARE) => Ok(true),
+        Some("org.apache.kafka.common.replica.LeaderSelector") => Ok(false),
+        Some(other) => {
+            let key = "replica.selector.class";
+            Err(read.bad(key, format!("{key}: {other} is not available here")))
+        }
+    }
 }
 
 /// The listener that `inter.broker.listener.name` names, or else the first of the protocol that

@@ -98,6 +98,10 @@ pub(super) struct LogState {
     pub persisting: bool,
     /// Compaction has cleaned what lies below; `None` before the first pass.
     pub first_dirty: Option<Offset>,
+    /// The tail is about to be cut: no checkpoint may name a recovery point above this.
+    pub recovery_point_max: Option<Offset>,
+    /// The highest recovery point that a checkpoint on disk may name.
+    pub told_recovery_point: Cell<Offset>,
 }
 
 /// What `Log` is built from once everything was loaded.
@@ -286,7 +290,7 @@ impl Log {
         CheckpointFacts {
             topic: self.topic.clone(),
             partition: self.partition,
-            recovery_point: state.recovery_point(),
+            recovery_point: state.tell_recovery_point(),
             log_start: (log_start > first_base).then_some(log_start),
             first_dirty: state.first_dirty,
         }
@@ -509,6 +513,15 @@ impl LogState {
         let point = unsynced.map_or(durable, |(base, _)| *base);
         // The active segment is not sealed yet: it has to be looked at again once it is.
         self.synced_below.set(point.min(self.active().base()));
+        point
+    }
+
+    /// The recovery point for the directory's checkpoint.
+    fn tell_recovery_point(&self) -> Offset {
+        let point = self.recovery_point();
+        let point = self.recovery_point_max.map_or(point, |max| max.min(point));
+        let told = &self.told_recovery_point;
+        told.set(told.get().max(point));
         point
     }
 

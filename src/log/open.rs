@@ -359,6 +359,8 @@ impl Loader {
             unproven: !clean && durable < self.log_end,
             persisting: false,
             first_dirty: None,
+            recovery_point_max: None,
+            told_recovery_point: Cell::new(self.open.recovery_point),
         };
         let log = Log::from_parts(LogParts {
             topic: self.open.topic,

@@ -39,7 +39,7 @@ impl Log {
     /// the log ends where it began. No effect if the log ends there already.
     ///
     /// Whoever calls this sees to it that the recovery-point checkpoint on disk is no higher than
-    /// that before: what lies below it is believed unseen.
+    /// that before, see [`Log::lower_recovery_point`]: what lies below it is believed unseen.
     ///
     /// # Errors
     /// `OutOfRange` below the log start; the storage.
@@ -49,6 +49,7 @@ impl Log {
             return Err(self.range_error(offset));
         }
         if offset >= self.log_end() {
+            self.forget_empty_epochs();
             return Ok(());
         }
         let permit = self.stop_writing().await?;
@@ -113,6 +114,37 @@ impl Log {
         };
         let outcome = outcome.await;
         self.end_cut(outcome)
+    }
+
+    /// Before a cut at `offset`, or with 0 before the log starts over: from here on no checkpoint
+    /// names a recovery point above the segment that is cut. True if the checkpoint on disk may do
+    /// so: it must be written before the cut. Until [`Log::free_recovery_point`].
+    pub fn lower_recovery_point(&self, offset: Offset) -> bool {
+        let mut state = self.state_mut();
+        // The batch that a cut falls back to begins no earlier than its segment.
+        let max = state.floor_base(offset).min(offset);
+        state.recovery_point_max = Some(max);
+        state.told_recovery_point.get() > max
+    }
+
+    /// The cut is done, or is off. `written` says that the checkpoint on disk was lowered.
+    pub fn free_recovery_point(&self, written: bool) {
+        let mut state = self.state_mut();
+        let max = state.recovery_point_max.take();
+        if let Some(max) = max.filter(|_| written) {
+            state.told_recovery_point.set(max);
+        }
+    }
+
+    /// Epochs in which nothing was written stand at the log's end: a cut there takes them along.
+    /// This replica may have led in one that no other knows.
+    fn forget_empty_epochs(&self) {
+        let mut state = self.state_mut();
+        let end = state.marks.log_end();
+        if state.epochs.truncate_from_end(end) {
+            state.epochs_unwritten = true;
+            self.persist_behind(&mut state);
+        }
     }
 
     /// Takes the log for a cut: nothing is appended any more, and what was is on the disk or, on

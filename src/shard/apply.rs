@@ -14,7 +14,7 @@ use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::Checkpoints;
 use crate::log::journal::Journals;
 use crate::log::{Log, LogError, LogOpen, ProducerLimits, RecoveryReport};
-use crate::replica::leader::Leader;
+use crate::replica::leader::LeaderSettings;
 use crate::replica::partition::Partition;
 use crate::rt;
 use crate::types::{Offset, PartitionId, Uuid};
@@ -86,10 +86,10 @@ impl Unserved {
 }
 
 /// A partition that the image gives to this shard.
-struct Wanted<'a> {
-    id: PartitionId,
-    topic: &'a Topic,
-    registration: &'a PartitionRegistration,
+pub(super) struct Wanted<'a> {
+    pub id: PartitionId,
+    pub topic: &'a Topic,
+    pub registration: &'a PartitionRegistration,
 }
 
 impl Shard {
@@ -102,6 +102,7 @@ impl Shard {
         self.open_new(&before, &image, &wanted).await;
         self.set_image(image.clone());
         self.update_settings(&before, &image);
+        self.take_roles(&before, &image, &wanted).await;
         let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
         self.unserved
             .partitions
@@ -154,7 +155,7 @@ impl Shard {
                 Ok((log, report)) => {
                     self.unserved.partitions.borrow_mut().remove(&new.id);
                     tell_recovery(&log, &report);
-                    self.lead(image, new, log);
+                    self.host(image, new, log);
                 }
                 Err(error) => self.not_opened(new, dir, &error),
             }
@@ -316,13 +317,9 @@ impl Shard {
         online.get(turn % online.len().max(1)).copied()
     }
 
-    /// Becomes the partition's leader with what its log holds.
-    fn lead(self: &Rc<Self>, image: &Image, new: &Wanted<'_>, log: Rc<Log>) {
-        let Wanted {
-            id,
-            topic,
-            registration,
-        } = *new;
+    /// Holds the partition with what its log holds, without a role yet.
+    fn host(self: &Rc<Self>, image: &Image, new: &Wanted<'_>, log: Rc<Log>) {
+        let Wanted { id, topic, .. } = *new;
         let key = (topic.name.to_string(), id.index);
         let mut cleaned = self.dirs.online.iter();
         let cleaned =
@@ -331,7 +328,6 @@ impl Shard {
         if let Some(first_dirty) = cleaned.filter(|dirty| *dirty <= log.log_end()) {
             log.set_first_dirty(first_dirty);
         }
-        log.start_epoch(registration.leader_epoch);
         let end = log.log_end();
         let high_watermark = self
             .dirs
@@ -340,29 +336,19 @@ impl Shard {
             .find_map(|dir| dir.checkpointed(&dir.checkpoints.high_watermark, &key, topic.id))
             .unwrap_or(Offset::ZERO)
             .clamp(log.log_start(), end);
-        let leader = Leader::new(
-            registration.leader_epoch,
-            end,
-            self.node.node,
-            registration.replicas.clone(),
-            registration.isr.clone(),
-            configs::layers(image, &self.node.config).min_in_sync(&settings(image, topic)),
-            high_watermark,
-        );
-        let partition = Partition::new(
-            id,
-            topic.name.clone(),
-            log,
-            leader,
-            registration.partition_epoch,
-        );
+        let layers = configs::layers(image, &self.node.config);
+        let leading = LeaderSettings {
+            local: self.node.node,
+            min_in_sync: layers.min_in_sync(&settings(image, topic)),
+            lag_max: Duration::from_millis(self.node.config.replica_lag_time_max_ms),
+        };
+        let partition = Partition::new(id, topic.name.clone(), log, leading, high_watermark);
         let (shard, weak) = (Rc::downgrade(self), Rc::downgrade(&partition));
         partition.log.on_progress(move || {
             if let (Some(shard), Some(partition)) = (shard.upgrade(), weak.upgrade()) {
                 shard.progressed(&partition);
             }
         });
-        partition.advance();
         if partition.log.counted() < partition.log.log_end() {
             // What a recovery found counts once it is flushed.
             let log = partition.log.clone();
@@ -372,10 +358,7 @@ impl Shard {
                 }
             });
         }
-        self.add_partition(partition.clone());
-        if topic.name == OFFSETS_TOPIC {
-            self.groups.take(self, partition);
-        }
+        self.add_partition(partition);
     }
 
     /// Passes changed settings on to the logs.
@@ -405,6 +388,7 @@ impl Shard {
     async fn take_down(self: &Rc<Self>, partition: &Rc<Partition>) {
         self.remove_partition(partition.id);
         partition.mark_gone();
+        self.unfollow(partition, None);
         self.check_waiting(partition.id, true);
         if partition.topic == OFFSETS_TOPIC {
             self.groups.release(partition.id.index);

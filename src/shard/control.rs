@@ -280,24 +280,28 @@ impl Control {
     }
 
     /// Writes every directory's high-watermark checkpoint, and with `recovery` also the
-    /// recovery-point and log-start checkpoints.
-    pub async fn write_checkpoints(&self, recovery: bool) {
+    /// recovery-point and log-start checkpoints. Returns the directories where that failed.
+    pub async fn write_checkpoints(&self, recovery: bool) -> Vec<PathBuf> {
         let _turn = self.checkpoint_turn.acquire(1).await;
         let mut by_dir = self.facts().await;
         let mut failed = Vec::new();
+        let mut unwritten = Vec::new();
         for dir in self.dirs.online() {
             let facts = by_dir.remove(dir.path()).unwrap_or_default();
             match write_checkpoints(dir, facts, recovery).await {
                 Ok(()) => {}
                 Err(error) if error.is_no_space() => {
                     tracing::warn!(%error, "checkpoints not written for lack of space");
+                    unwritten.push(dir.path().to_owned());
                 }
                 Err(error) => failed.push((dir.path().to_owned(), error.as_log_error())),
             }
         }
         for (path, cause) in failed {
+            unwritten.push(path.clone());
             self.directory_failed(path, cause).await;
         }
+        unwritten
     }
 
     /// Writes the checkpoints at their intervals.

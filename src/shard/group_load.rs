@@ -25,6 +25,8 @@ pub enum LoadError {
 pub async fn load(coordinator: &Rc<Coordinator>) -> Result<(), LoadError> {
     let log = &coordinator.partition.log;
     let end = log.log_end();
+    // What a leader before this one sent last may not be on the disk yet.
+    log.wait_counted(end).await?;
     let mut at = log.log_start();
     let mut batches = 0u64;
     while at < end {

@@ -6,16 +6,30 @@ use super::Shard;
 use super::mesh::{Gone, LocalFuture, Place};
 use crate::log::LogError;
 use crate::replica::delayed::{DelayedFetch, FetchPart, Isolation};
+use crate::replica::history::{Position, divergence};
+use crate::replica::leader::{FetchRefused, FollowerFetch};
 use crate::replica::partition::{Bounds, Partition};
 use crate::rt::sync::oneshot;
-use crate::types::{LeaderEpoch, Offset, PartitionId};
-use crate::wire::{ErrorCode, Records};
+use crate::types::{LeaderEpoch, NodeId, Offset, PartitionId};
+use crate::wire::{ErrorCode, Records, Str};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Who reads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reader {
+    /// A client that takes records from leaders only.
+    OfLeaders,
+    /// A client that may be sent to a replica in its rack, and reads from followers (KIP-392).
+    OfAny { rack: Str },
+    /// A follower. Its first read of a request tells how far it is.
+    Follower { id: NodeId, epoch: i64, first: bool },
+}
+
 /// The part of a Fetch request that concerns every partition.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReadRequest {
+    pub reader: Reader,
     pub isolation: Isolation,
     /// Bytes for all partitions of this shard together; the first batch found is returned whole
     /// even when it is larger.
@@ -31,6 +45,8 @@ pub struct ReadPart {
     pub from: i64,
     pub current_leader_epoch: i32,
     pub last_fetched_epoch: i32,
+    /// The reader's own, if it is a follower.
+    pub log_start: i64,
     pub max_bytes: i32,
 }
 
@@ -47,6 +63,8 @@ pub struct Read {
     pub aborted: Option<Vec<(i64, i64)>>,
     /// (epoch, end offset) where the reader's log leaves this one (KIP-595).
     pub diverging: Option<(i32, i64)>,
+    /// The replica that the reader had better ask (KIP-392).
+    pub preferred: Option<NodeId>,
 }
 
 impl Read {
@@ -60,6 +78,7 @@ impl Read {
             records: Records::default(),
             aborted: None,
             diverging: None,
+            preferred: None,
         }
     }
 
@@ -74,7 +93,7 @@ impl Read {
 
     /// Whether the fetch must be answered at once, whatever its minimum.
     pub fn is_urgent(&self) -> bool {
-        self.error != ErrorCode::NONE || self.diverging.is_some()
+        self.error != ErrorCode::NONE || self.diverging.is_some() || self.preferred.is_some()
     }
 }
 
@@ -112,7 +131,10 @@ impl Shard {
         let mut answers = Vec::with_capacity(parts.len());
         for part in parts {
             let read = match self.partition(part.partition) {
-                Some(partition) => read_one(&partition, &request, &part, left, !found).await,
+                Some(partition) => {
+                    self.read_one(&partition, &request, &part, left, !found)
+                        .await
+                }
                 None => Read::error(part.slot, self.missing(part.partition)),
             };
             let bytes = read.records.len() as u64;
@@ -198,84 +220,147 @@ impl Shard {
     }
 }
 
-async fn read_one(
-    partition: &Rc<Partition>,
-    request: &ReadRequest,
-    part: &ReadPart,
-    left: u64,
-    min_one: bool,
-) -> Read {
-    let slot = part.slot;
-    if partition.log.is_offline() {
-        return Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR);
-    }
-    if let Err(error) = partition.check_epoch(part.current_leader_epoch) {
-        return Read::error(slot, error);
-    }
-    let bounds = partition.bounds();
-    let from = Offset(part.from);
-    if part.last_fetched_epoch >= 0 {
-        match diverging(partition, part, &bounds) {
+impl Shard {
+    async fn read_one(
+        self: &Rc<Self>,
+        partition: &Rc<Partition>,
+        request: &ReadRequest,
+        part: &ReadPart,
+        left: u64,
+        min_one: bool,
+    ) -> Read {
+        let slot = part.slot;
+        if partition.log.is_offline() {
+            return Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR);
+        }
+        let leader_only = !matches!(request.reader, Reader::OfAny { .. });
+        if let Err(error) = partition.check_epoch(part.current_leader_epoch, leader_only) {
+            return Read::error(slot, error);
+        }
+        let from = Offset(part.from);
+        let position = Position {
+            from,
+            last_epoch: LeaderEpoch(part.last_fetched_epoch),
+        };
+        match divergence(&*partition.log, position) {
             Ok(None) => {}
-            Ok(Some(diverging)) => {
+            Ok(Some((epoch, end))) => {
                 return Read {
-                    diverging: Some(diverging),
-                    ..Read::empty(slot, &bounds)
+                    diverging: Some((epoch.0, end.0)),
+                    ..Read::empty(slot, &partition.bounds())
                 };
             }
             Err(error) => return Read::error(slot, error),
         }
-    }
-    if from < bounds.log_start || from > bounds.log_end {
-        return Read::error(slot, ErrorCode::OFFSET_OUT_OF_RANGE);
-    }
-    // The end is taken before the read: what becomes readable meanwhile wakes the watch instead.
-    let end = partition.readable_end(request.isolation);
-    let mut answer = Read::empty(slot, &bounds);
-    let committed = request.isolation == Isolation::LastStable;
-    answer.aborted = committed.then(Vec::new);
-    if from >= end {
-        return answer;
-    }
-    let limit = left.min(part.max_bytes.max(0) as u64);
-    match partition.log.read(from, end, limit, min_one).await {
-        Ok(outcome) => {
-            if committed {
-                answer.aborted = Some(
-                    partition
-                        .log
-                        .aborted_transactions(from, outcome.upper_bound),
-                );
+        match &request.reader {
+            Reader::Follower { id, epoch, first } => {
+                if let Err(error) = self.note_follower(partition, *id, *epoch, *first, part) {
+                    return Read::error(slot, error);
+                }
             }
-            answer.records = outcome.records;
-            answer
+            Reader::OfAny { rack } => {
+                if let Some(preferred) = self.preferred_replica(partition, rack, from) {
+                    return Read {
+                        preferred: Some(preferred),
+                        ..Read::empty(slot, &partition.bounds())
+                    };
+                }
+            }
+            Reader::OfLeaders => {}
         }
-        Err(LogError::OutOfRange { .. }) => Read::error(slot, ErrorCode::OFFSET_OUT_OF_RANGE),
-        Err(error) => {
-            tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "read failed");
-            partition.log.give_up_after(&error);
-            Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR)
+        // The end is taken before the read: what becomes readable meanwhile wakes the watch instead.
+        let bounds = partition.bounds();
+        let end = partition.readable_end(request.isolation);
+        let mut answer = Read::empty(slot, &bounds);
+        let committed = request.isolation == Isolation::LastStable;
+        answer.aborted = committed.then(Vec::new);
+        if from >= end {
+            return answer;
+        }
+        let limit = left.min(part.max_bytes.max(0) as u64);
+        match partition.log.read(from, end, limit, min_one).await {
+            Ok(outcome) => {
+                if committed {
+                    answer.aborted = Some(
+                        partition
+                            .log
+                            .aborted_transactions(from, outcome.upper_bound),
+                    );
+                }
+                answer.records = outcome.records;
+                answer
+            }
+            Err(LogError::OutOfRange { .. }) => Read::error(slot, ErrorCode::OFFSET_OUT_OF_RANGE),
+            Err(error) => {
+                tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "read failed");
+                partition.log.give_up_after(&error);
+                Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR)
+            }
         }
     }
-}
 
-/// Where the reader's log leaves this one, if it does (KIP-595, also for consumers by KIP-320).
-fn diverging(
-    partition: &Partition,
-    part: &ReadPart,
-    bounds: &Bounds,
-) -> Result<Option<(i32, i64)>, ErrorCode> {
-    let end = partition
-        .log
-        .end_offset_for_epoch(LeaderEpoch(part.last_fetched_epoch));
-    let Some((epoch, end)) = end else {
-        return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
-    };
-    if part.from < bounds.log_start.0 {
-        return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
+    /// A follower has come as far as it fetches from; told once a request.
+    fn note_follower(
+        self: &Rc<Self>,
+        partition: &Rc<Partition>,
+        replica: NodeId,
+        broker_epoch: i64,
+        first: bool,
+        part: &ReadPart,
+    ) -> Result<(), ErrorCode> {
+        if !first {
+            return Ok(());
+        }
+        let fetch = FollowerFetch {
+            replica,
+            broker_epoch,
+            from: Offset(part.from),
+            log_start: Offset(part.log_start),
+            leader_end: partition.log.log_end(),
+        };
+        let news = partition
+            .on_follower_fetch(&fetch)
+            .map_err(|refused| match refused {
+                // The leader may only not have heard of it yet.
+                FetchRefused::NotAssigned if part.current_leader_epoch >= 0 => {
+                    ErrorCode::UNKNOWN_LEADER_EPOCH
+                }
+                FetchRefused::NotAssigned | FetchRefused::StaleBroker => {
+                    ErrorCode::NOT_LEADER_OR_FOLLOWER
+                }
+            })?;
+        if news.proposed {
+            self.ask_in_sync(partition);
+        }
+        if news.moved && partition.advance() {
+            self.check_waiting(partition.id, true);
+        }
+        Ok(())
     }
-    if epoch.0 < part.last_fetched_epoch || end.0 < part.from {
-        return Ok(Some((epoch.0, end.0)));
+
+    /// The replica that a consumer in `rack` had better read from: the one furthest ahead of those
+    /// in its rack that have what it wants. `None` for this one.
+    fn preferred_replica(&self, partition: &Partition, rack: &Str, from: Offset) -> Option<NodeId> {
+        if !self.node.config.rack_aware_replicas || rack.is_empty() {
+            return None;
+        }
+        let leader = partition.leader()?;
+        let image = self.image();
+        let in_rack = |id: NodeId| {
+            let broker = image.broker(id).filter(|broker| !broker.fenced);
+            broker.is_some_and(|broker| broker.rack.as_ref() == Some(rack))
+        };
+        if in_rack(self.node.node) {
+            return None;
+        }
+        let candidates = leader.remotes().iter().filter(|remote| {
+            leader.in_sync().contains(&remote.id)
+                && remote.log_end >= from
+                && remote.log_start <= from
+                && in_rack(remote.id)
+        });
+        candidates
+            .max_by_key(|remote| (remote.log_end, remote.caught_up_at()))
+            .map(|remote| remote.id)
     }
-    Ok(None)
 }

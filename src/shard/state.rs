@@ -4,7 +4,9 @@ use super::apply::{Directories, Unserved};
 use super::budget::Budget;
 use super::connections::Connections;
 use super::control::Control;
+use super::fetcher::Fetchers;
 use super::groups::Groups;
+use super::in_sync::InSyncChanges;
 use super::mesh::{Mesh, Place};
 use super::producer_ids::ProducerIds;
 use super::waiting::Waiting;
@@ -59,6 +61,8 @@ pub struct Shard {
     pub(super) producer_ids: ProducerIds,
     pub(super) dirs: Arc<Directories>,
     pub(super) unserved: Unserved,
+    pub(super) in_sync: InSyncChanges,
+    pub(super) fetchers: Fetchers,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
@@ -101,6 +105,8 @@ impl Shard {
             producer_ids: ProducerIds::default(),
             dirs,
             unserved: Unserved::default(),
+            in_sync: InSyncChanges::default(),
+            fetchers: Fetchers::default(),
             apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),
