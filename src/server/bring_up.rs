@@ -3,7 +3,7 @@
 
 use super::{BindOrder, Bound, Seat, ServeError, Shared, Startup, listeners};
 use crate::cluster::controller::Controller;
-use crate::cluster::directories;
+use crate::cluster::{directories, periodic};
 use crate::config::BrokerConfig;
 use crate::log::dir::DirError;
 use crate::observe::endpoint;
@@ -18,7 +18,7 @@ use crate::shard::mesh::{self, LocalFuture};
 use crate::shard::{NodeFacts, Registration};
 use crate::types::Uuid;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ pub(super) async fn run(
         true => {
             let opened = Controller::open(&config.metadata_log_dir, config.clone()).await?;
             opened.identify(&node.cluster_id);
+            rt::spawn(attend(Rc::downgrade(&opened)));
             Some(opened)
         }
         false => None,
@@ -71,6 +72,19 @@ pub(super) async fn run(
     match stopped {
         Either2::First(()) => Ok(()),
         Either2::Second(why) => Err(ServeError::Setup(why)),
+    }
+}
+
+/// Begins what a controller does by itself each time it becomes active.
+async fn attend(controller: Weak<Controller>) {
+    let mut attended = None;
+    while let Some(controller) = controller.upgrade() {
+        let active = controller.active_epoch();
+        if active.is_some() && active != attended {
+            periodic::start(&controller);
+        }
+        attended = active;
+        controller.moved().wait().await;
     }
 }
 
@@ -167,9 +181,11 @@ async fn be_a_broker(
 
 /// The way down. With a failed disk it is not waited for longer than its patience.
 async fn go_down(control: &Rc<Control>) {
+    // Shards that were never told how to begin have ended by themselves.
+    let began = control.is_feeding();
     let down = async {
         control.leave(LEAVE_PATIENCE).await;
-        if control.node.config.quorum.roles.broker {
+        if began {
             control.shut_down().await;
         }
     };
@@ -178,7 +194,9 @@ async fn go_down(control: &Rc<Control>) {
     } else if rt::timeout(STOP_PATIENCE, down).await.is_err() {
         tracing::error!("the way down takes too long, it is cut short");
     }
-    control.end_shards().await;
+    if began {
+        control.end_shards().await;
+    }
 }
 
 /// Every log has taken back what its segments lacked. Those of a directory that failed stay.

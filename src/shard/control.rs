@@ -163,11 +163,16 @@ impl Control {
         }
     }
 
+    /// Whether the shards have begun.
+    pub fn is_feeding(&self) -> bool {
+        !self.feeds.borrow().is_empty()
+    }
+
     /// The offset up to which every shard has applied the metadata; the image's own before the
     /// shards take any.
     pub fn applied_offset(&self) -> i64 {
         let known = self.image.borrow().offset();
-        if self.feeds.borrow().is_empty() {
+        if !self.is_feeding() {
             return known;
         }
         let applied = self.applied.iter().map(Cell::get).min();
