@@ -3,7 +3,9 @@
 //! Describing reads the image on the connection's shard; changes are the controller's to decide.
 
 use super::request::Context;
-use super::topics::change;
+use super::topics::forward;
+use crate::cluster::apis::configs::{not_changed, not_replaced};
+use crate::cluster::config_admin::check_addressee;
 use crate::cluster::{ResourceType, config_admin};
 use crate::config::{Described, Synonym};
 use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
@@ -118,47 +120,70 @@ fn told(entry: Described, request: &DescribeConfigsRequest) -> DescribeConfigsRe
 
 pub async fn incremental_alter(
     context: Rc<Context>,
-    request: IncrementalAlterConfigsRequest,
+    mut request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    let asked = request.clone();
-    let decided = change(&context, CHANGE_TIMEOUT, move |image, config| {
-        config_admin::incremental_alter(image, config, &request)
-    })
-    .await;
-    decided.unwrap_or_else(|error| IncrementalAlterConfigsResponse {
-        responses: asked
-            .resources
-            .into_iter()
-            .map(|resource| IncrementalResourceResponse {
-                error_code: error.0,
-                resource_type: resource.resource_type,
-                resource_name: resource.resource_name,
-                ..Default::default()
-            })
-            .collect(),
-        ..Default::default()
-    })
+    let refused = take_foreign(&context, &mut request.resources, |resource| {
+        (resource.resource_type, &resource.resource_name)
+    });
+    let refused = refused
+        .into_iter()
+        .map(|(error, why, resource)| IncrementalResourceResponse {
+            error_code: error.0,
+            error_message: Some(Str::from(why)),
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name,
+            ..Default::default()
+        });
+    let mut response = IncrementalAlterConfigsResponse::default();
+    if !request.resources.is_empty() {
+        response = forward(&context, context.version, &request, CHANGE_TIMEOUT)
+            .await
+            .unwrap_or_else(|error| not_changed(&request, error));
+    }
+    response.responses.extend(refused);
+    response
 }
 
-pub async fn alter(context: Rc<Context>, request: AlterConfigsRequest) -> AlterConfigsResponse {
-    let asked = request.clone();
-    let decided = change(&context, CHANGE_TIMEOUT, move |image, config| {
-        config_admin::alter(image, config, &request)
-    })
-    .await;
-    decided.unwrap_or_else(|error| AlterConfigsResponse {
-        responses: asked
-            .resources
-            .into_iter()
-            .map(|resource| AlterConfigsResourceResponse {
-                error_code: error.0,
-                resource_type: resource.resource_type,
-                resource_name: resource.resource_name,
-                ..Default::default()
-            })
-            .collect(),
-        ..Default::default()
-    })
+pub async fn alter(context: Rc<Context>, mut request: AlterConfigsRequest) -> AlterConfigsResponse {
+    let refused = take_foreign(&context, &mut request.resources, |resource| {
+        (resource.resource_type, &resource.resource_name)
+    });
+    let refused = refused
+        .into_iter()
+        .map(|(error, why, resource)| AlterConfigsResourceResponse {
+            error_code: error.0,
+            error_message: Some(Str::from(why)),
+            resource_type: resource.resource_type,
+            resource_name: resource.resource_name,
+            ..Default::default()
+        });
+    let mut response = AlterConfigsResponse::default();
+    if !request.resources.is_empty() {
+        response = forward(&context, context.version, &request, CHANGE_TIMEOUT)
+            .await
+            .unwrap_or_else(|error| not_replaced(&request, error));
+    }
+    response.responses.extend(refused);
+    response
+}
+
+/// Takes out of a request the resources that another broker is to be asked for; why.
+fn take_foreign<T>(
+    context: &Context,
+    resources: &mut Vec<T>,
+    named: impl Fn(&T) -> (i8, &Str),
+) -> Vec<(ErrorCode, String, T)> {
+    let config = &context.shard.node.config;
+    let (mut own, mut foreign) = (Vec::new(), Vec::new());
+    for resource in resources.drain(..) {
+        let (kind, name) = named(&resource);
+        match check_addressee(config, ResourceType(kind), name) {
+            Ok(()) => own.push(resource),
+            Err((error, why)) => foreign.push((error, why, resource)),
+        }
+    }
+    *resources = own;
+    foreign
 }
 
 pub async fn list_resources(

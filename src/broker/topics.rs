@@ -3,61 +3,48 @@
 //! the change. Runs on the connection's shard.
 
 use super::request::Context;
-use crate::cluster::controller::dice;
-use crate::cluster::{Image, MetadataRecord, OFFSETS_TOPIC, topic_admin};
-use crate::config::BrokerConfig;
-use crate::shard::mesh::LocalFuture;
+use crate::client::Exchange;
+use crate::cluster::OFFSETS_TOPIC;
+use crate::cluster::apis::Asker;
+use crate::cluster::apis::topics::{not_created, not_deleted, not_grown};
 use crate::wire::messages::create_partitions_request::CreatePartitionsRequest;
-use crate::wire::messages::create_partitions_response::{
-    CreatePartitionsResponse, CreatePartitionsTopicResult,
-};
+use crate::wire::messages::create_partitions_response::CreatePartitionsResponse;
 use crate::wire::messages::create_topics_request::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
 };
-use crate::wire::messages::create_topics_response::{CreatableTopicResult, CreateTopicsResponse};
+use crate::wire::messages::create_topics_response::CreateTopicsResponse;
 use crate::wire::messages::delete_topics_request::DeleteTopicsRequest;
-use crate::wire::messages::delete_topics_response::{DeletableTopicResult, DeleteTopicsResponse};
-use crate::wire::{ErrorCode, Str};
+use crate::wire::messages::delete_topics_response::DeleteTopicsResponse;
+use crate::wire::{ErrorCode, Message, Str};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a change the broker makes by itself may take.
 const OWN_CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Has the controller decide `decide`, and waits until the shards have its outcome. The errors are
-/// NOT_CONTROLLER (the controller has stopped or cannot write) and REQUEST_TIMED_OUT (the change is
-/// made, not every shard has it yet).
-pub(super) async fn change<R: Send + 'static>(
+/// Sends a request on to the active controller, and waits until the shards here have what it
+/// changed. The errors are those of [`Control::forward`](crate::shard::control::Control::forward).
+pub(super) async fn forward<Q: Exchange>(
     context: &Rc<Context>,
+    version: i16,
+    request: &Q,
     timeout: Duration,
-    decide: impl FnOnce(&Image, &BrokerConfig) -> (Vec<MetadataRecord>, R) + Send + 'static,
-) -> Result<R, ErrorCode> {
-    let shard = &context.shard;
+) -> Result<Q::Response, ErrorCode> {
     context.parked();
-    let answered = shard
-        .mesh()
-        .call_control(
-            shard.control_place(),
-            move |control| -> LocalFuture<Result<R, ErrorCode>> {
-                Box::pin(async move {
-                    let config = control.node.config.clone();
-                    let Some(controller) = &control.controller else {
-                        return Err(ErrorCode::NOT_CONTROLLER);
-                    };
-                    let decided = controller.change(|image| decide(image, &config)).await;
-                    let answer = decided.map_err(|error| {
-                        tracing::error!(%error, "metadata could not be changed");
-                        ErrorCode::NOT_CONTROLLER
-                    })?;
-                    match crate::rt::timeout(timeout, control.applied()).await {
-                        Ok(()) => Ok(answer),
-                        Err(_) => Err(ErrorCode::REQUEST_TIMED_OUT),
-                    }
-                })
-            },
-        )
-        .await;
-    answered.unwrap_or(Err(ErrorCode::NOT_CONTROLLER))
+    let bad = |error: &dyn std::fmt::Display| {
+        tracing::error!(api = Q::NAME, version, %error, "request could not be forwarded");
+        ErrorCode::UNKNOWN_SERVER_ERROR
+    };
+    let body = request.to_bytes(version).map_err(|error| bad(&error))?;
+    let asker = Asker {
+        client_id: context.client_id.detached(),
+        host: context.peer.client_host(),
+    };
+    let answer = context
+        .shard
+        .forward(asker, Q::KEY, version, body, timeout)
+        .await?;
+    Q::Response::from_bytes(answer, version).map_err(|error| bad(&error))
 }
 
 fn millis(timeout_ms: i32) -> Duration {
@@ -66,59 +53,16 @@ fn millis(timeout_ms: i32) -> Duration {
 
 pub async fn create(context: Rc<Context>, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let timeout = millis(request.timeout_ms);
-    let names: Vec<Str> = request
-        .topics
-        .iter()
-        .map(|topic| topic.name.clone())
-        .collect();
-    let decided = change(&context, timeout, move |image, config| {
-        dice(|dice| topic_admin::create_topics(image, config, &request, dice))
-    })
-    .await;
-    decided.unwrap_or_else(|error| CreateTopicsResponse {
-        topics: names
-            .into_iter()
-            .map(|name| CreatableTopicResult {
-                name,
-                error_code: error.0,
-                error_message: Some(Str::from_static(error.message())),
-                ..Default::default()
-            })
-            .collect(),
-        ..Default::default()
-    })
+    forward(&context, context.version, &request, timeout)
+        .await
+        .unwrap_or_else(|error| not_created(&request, error))
 }
 
 pub async fn delete(context: Rc<Context>, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
     let timeout = millis(request.timeout_ms);
-    let version = context.version;
-    let asked = request.clone();
-    let decided = change(&context, timeout, move |image, config| {
-        topic_admin::delete_topics(image, config, &request, version)
-    })
-    .await;
-    decided.unwrap_or_else(|error| {
-        let by_name = asked
-            .topic_names
-            .into_iter()
-            .map(|name| (Some(name), Default::default()));
-        let by_id = asked
-            .topics
-            .into_iter()
-            .map(|topic| (topic.name, topic.topic_id));
-        DeleteTopicsResponse {
-            responses: by_name
-                .chain(by_id)
-                .map(|(name, topic_id)| DeletableTopicResult {
-                    name,
-                    topic_id,
-                    error_code: error.0,
-                    ..Default::default()
-                })
-                .collect(),
-            ..Default::default()
-        }
-    })
+    forward(&context, context.version, &request, timeout)
+        .await
+        .unwrap_or_else(|error| not_deleted(&request, error))
 }
 
 pub async fn create_partitions(
@@ -126,26 +70,9 @@ pub async fn create_partitions(
     request: CreatePartitionsRequest,
 ) -> CreatePartitionsResponse {
     let timeout = millis(request.timeout_ms);
-    let names: Vec<Str> = request
-        .topics
-        .iter()
-        .map(|topic| topic.name.clone())
-        .collect();
-    let decided = change(&context, timeout, move |image, _| {
-        dice(|dice| topic_admin::create_partitions(image, &request, dice))
-    })
-    .await;
-    decided.unwrap_or_else(|error| CreatePartitionsResponse {
-        results: names
-            .into_iter()
-            .map(|name| CreatePartitionsTopicResult {
-                name,
-                error_code: error.0,
-                ..Default::default()
-            })
-            .collect(),
-        ..Default::default()
-    })
+    forward(&context, context.version, &request, timeout)
+        .await
+        .unwrap_or_else(|error| not_grown(&request, error))
 }
 
 /// Makes a topic that a client's Metadata request asked for.
@@ -165,14 +92,13 @@ pub(super) async fn create_automatically(context: &Rc<Context>, name: &Str) -> E
 /// Makes a topic of the broker's own, with the settings Kafka gives it.
 pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -> ErrorCode {
     let config = &context.shard.node.config;
-    // A cluster of one node cannot hold three replicas; Kafka would refuse, which helps nobody.
-    let alive = context
-        .shard
-        .image()
-        .brokers()
-        .filter(|broker| !broker.fenced)
-        .count();
-    let factor = (config.offsets_topic_replication_factor as usize).min(alive.max(1));
+    // As many replicas as Kafka makes, or none: with fewer because a broker was not up yet the
+    // topic would stay so for good. Only a node that nobody can join makes do with itself.
+    let alone = config.quorum.is_alone(config.node_id) && config.quorum.listeners.is_empty();
+    let factor = match alone {
+        true => 1,
+        false => config.offsets_topic_replication_factor,
+    };
     let set = |name: &'static str, value: String| CreatableTopicConfig {
         name: Str::from_static(name),
         value: Some(Str::from(value)),
@@ -181,7 +107,7 @@ pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -
     let topic = CreatableTopic {
         name: Str::from_static(name),
         num_partitions: config.offsets_topic_num_partitions,
-        replication_factor: factor as i16,
+        replication_factor: factor,
         configs: vec![
             set("cleanup.policy", "compact".into()),
             set("compression.type", "producer".into()),
@@ -200,10 +126,8 @@ async fn create_one(context: &Rc<Context>, topic: CreatableTopic) -> ErrorCode {
         topics: vec![topic],
         ..Default::default()
     };
-    let decided = change(context, OWN_CHANGE_TIMEOUT, move |image, config| {
-        dice(|dice| topic_admin::create_topics(image, config, &request, dice))
-    })
-    .await;
+    let version = CreateTopicsRequest::MAX_VERSION;
+    let decided = forward(context, version, &request, OWN_CHANGE_TIMEOUT).await;
     match decided {
         Ok(response) => response
             .topics

@@ -23,9 +23,14 @@ pub(super) fn check_replicas(
     }
     let mut seen = AHashSet::new();
     for id in ids {
-        if image.broker(NodeId(*id)).is_none() {
+        let Some(broker) = image.broker(NodeId(*id)) else {
             return refused(format!(
                 "The manual partition assignment includes broker {id}, but no such broker is registered."
+            ));
+        };
+        if !broker.takes_new_replicas() {
+            return refused(format!(
+                "The manual partition assignment includes broker {id}, but all its log directories are cordoned."
             ));
         }
         if !seen.insert(*id) {

@@ -3,15 +3,18 @@
 //! request in; records and answers out. What one resource may have is in `configs`.
 
 use super::configs::{ConfigChange, ConfigOp, Refusal, alter_resource, difference, layers};
+use super::features::ELIGIBLE_LEADER_REPLICAS;
 use super::image::{Image, ResourceType};
 use super::record::MetadataRecord;
 use super::topics::check_topic_name;
 use crate::config::layers::describe_client_metrics;
 use crate::config::{BrokerConfig, Described};
+use crate::types::NodeId;
 use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
 use crate::wire::messages::alter_configs_response::{
     AlterConfigsResourceResponse, AlterConfigsResponse,
 };
+use crate::wire::messages::clear_elr_record::ClearElrRecord;
 use crate::wire::messages::incremental_alter_configs_request::IncrementalAlterConfigsRequest;
 use crate::wire::messages::incremental_alter_configs_response::{
     AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsResponse,
@@ -45,20 +48,17 @@ fn check_resource(
             ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             format!("The topic '{name}' does not exist."),
         ),
-        ResourceType::BROKER if !name.is_empty() => {
-            let own = config.node_id.0;
-            match name.parse::<i32>() {
-                Ok(id) if id == own => Ok(()),
-                Ok(id) => refuse(
-                    ErrorCode::INVALID_REQUEST,
-                    format!("Unexpected broker id, expected {own}, but received {id}"),
-                ),
-                Err(_) => refuse(
-                    ErrorCode::INVALID_REQUEST,
-                    format!("Node id must be an integer, but it is: {name}"),
-                ),
-            }
-        }
+        ResourceType::BROKER if !name.is_empty() => match name.parse::<i32>() {
+            Ok(id) if id == config.node_id.0 || image.is_node(NodeId(id)) => Ok(()),
+            Ok(id) => refuse(
+                ErrorCode::BROKER_ID_NOT_REGISTERED,
+                format!("No node with id {id} found."),
+            ),
+            Err(_) => refuse(
+                ErrorCode::INVALID_REQUEST,
+                format!("Invalid broker name {name}"),
+            ),
+        },
         ResourceType::GROUP if name.is_empty() => refuse(
             ErrorCode::INVALID_REQUEST,
             "Default group resources are not allowed.",
@@ -78,6 +78,30 @@ fn check_resource(
         other => refuse(
             ErrorCode::INVALID_REQUEST,
             format!("Unknown resource type {}", other.0),
+        ),
+    }
+}
+
+/// What a broker refuses before it asks the controller: settings of single brokers are changed by
+/// a request to that broker.
+pub fn check_addressee(
+    config: &BrokerConfig,
+    kind: ResourceType,
+    name: &str,
+) -> Result<(), Refusal> {
+    if kind != ResourceType::BROKER || name.is_empty() {
+        return Ok(());
+    }
+    let own = config.node_id.0;
+    match name.parse::<i32>() {
+        Ok(id) if id == own => Ok(()),
+        Ok(id) => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Unexpected broker id, expected {own}, but received {id}"),
+        ),
+        Err(_) => refuse(
+            ErrorCode::INVALID_REQUEST,
+            format!("Node id must be an integer, but it is: {name}"),
         ),
     }
 }
@@ -212,6 +236,7 @@ pub fn incremental_alter(
             ..Default::default()
         });
     }
+    clear_eligible(image, &mut records);
     if request.validate_only {
         records.clear();
     }
@@ -256,10 +281,35 @@ pub fn alter(
             ..Default::default()
         });
     }
+    clear_eligible(image, &mut records);
     if request.validate_only {
         records.clear();
     }
     (records, response)
+}
+
+/// With another `min.insync.replicas` other replicas would have been eligible: who was, is
+/// forgotten.
+fn clear_eligible(image: &Image, records: &mut Vec<MetadataRecord>) {
+    if image.feature(ELIGIBLE_LEADER_REPLICAS) == 0 {
+        return;
+    }
+    let mut cleared = Vec::new();
+    for record in &*records {
+        if let MetadataRecord::Config(config) = record
+            && *config.name == *"min.insync.replicas"
+        {
+            let topic_name = match ResourceType(config.resource_type) {
+                ResourceType::TOPIC => config.resource_name.clone(),
+                _ => Str::default(),
+            };
+            cleared.push(MetadataRecord::from(ClearElrRecord {
+                topic_name,
+                ..Default::default()
+            }));
+        }
+    }
+    records.extend(cleared);
 }
 
 /// All settings of a resource as DescribeConfigs tells them.

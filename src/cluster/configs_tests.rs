@@ -1,7 +1,9 @@
 //! IncrementalAlterConfigs, AlterConfigs, DescribeConfigs: each case with the answer of Apache
 //! Kafka 4.4.
 
-use crate::cluster::config_admin::{alter, describe, incremental_alter, list_resources};
+use crate::cluster::config_admin::{
+    alter, check_addressee, describe, incremental_alter, list_resources,
+};
 use crate::cluster::features::ELIGIBLE_LEADER_REPLICAS;
 use crate::cluster::image::{Image, ResourceType};
 use crate::cluster::record::MetadataRecord;
@@ -225,6 +227,65 @@ fn changes_of_topics_are_refused_as_kafka_does() {
 }
 
 #[test]
+fn settings_of_a_broker_go_to_that_broker_and_to_one_that_is_registered() {
+    let config = config();
+    let at_broker =
+        |name: &str| check_addressee(&config, ResourceType(BROKER), name).map_err(|(_, why)| why);
+    assert_eq!(at_broker("1"), Ok(()));
+    assert_eq!(at_broker(""), Ok(()));
+    let unexpected = "Unexpected broker id, expected 1, but received 2";
+    assert_eq!(at_broker("2"), Err(unexpected.into()));
+    let no_number = "Node id must be an integer, but it is: x";
+    assert_eq!(at_broker("x"), Err(no_number.into()));
+    let entry = ("log.retention.ms", SET, Some("1"));
+    let mut image = cluster();
+    let (error, why) = change(&mut image, BROKER, "2", &[entry]);
+    assert_eq!(error, ErrorCode::BROKER_ID_NOT_REGISTERED);
+    assert_eq!(why, "No node with id 2 found.");
+    let record = crate::wire::messages::register_broker_record::RegisterBrokerRecord {
+        broker_id: 2,
+        ..Default::default()
+    };
+    let offset = image.offset() + 1;
+    image.apply(offset, &MetadataRecord::from(record)).unwrap();
+    assert_eq!(change(&mut image, BROKER, "2", &[entry]).0, ErrorCode::NONE);
+}
+
+#[test]
+fn another_least_of_replicas_forgets_who_was_eligible() {
+    for (level, cleared) in [(0, 0), (1, 1)] {
+        let mut image = cluster();
+        let on = crate::wire::messages::feature_level_record::FeatureLevelRecord {
+            name: ELIGIBLE_LEADER_REPLICAS.into(),
+            feature_level: level,
+            ..Default::default()
+        };
+        let offset = image.offset() + 1;
+        image.apply(offset, &MetadataRecord::from(on)).unwrap();
+        for (kind, name, told) in [(TOPIC, "t", "t"), (BROKER, "", "")] {
+            let request = IncrementalAlterConfigsRequest {
+                resources: vec![resource(
+                    kind,
+                    name,
+                    &[("min.insync.replicas", SET, Some("2"))],
+                )],
+                ..Default::default()
+            };
+            let (records, _) = incremental_alter(&image, &config(), &request);
+            let names: Vec<&str> = records
+                .iter()
+                .filter_map(|record| match record {
+                    MetadataRecord::ClearElr(clear) => Some(&*clear.topic_name),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(names.len(), cleared);
+            assert!(names.iter().all(|name| *name == told));
+        }
+    }
+}
+
+#[test]
 fn a_resource_named_twice_is_refused_both_times() {
     let one = || resource(TOPIC, "t", &[("flush.ms", SET, Some("7"))]);
     let request = IncrementalAlterConfigsRequest {
@@ -243,21 +304,16 @@ fn a_resource_named_twice_is_refused_both_times() {
 
 #[test]
 fn changes_of_brokers_are_refused_as_kafka_does() {
-    let cases: [(&str, Entry<'_>, &str); 9] = [
+    let cases: [(&str, Entry<'_>, &str); 8] = [
         (
             "",
             ("log.cleaner.dedupe.buffer.size", SET, Some("1048576")),
             "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
         ),
         (
-            "2",
-            ("log.retention.ms", SET, Some("1")),
-            "Unexpected broker id, expected 1, but received 2",
-        ),
-        (
             "x",
             ("log.retention.ms", SET, Some("1")),
-            "Node id must be an integer, but it is: x",
+            "Invalid broker name x",
         ),
         (
             "",

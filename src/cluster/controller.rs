@@ -230,7 +230,8 @@ impl Controller {
         }
         // Every cluster has a metadata.version from its first change on.
         if self.image().finalized_features().next().is_none() {
-            let records = bootstrap(&self.dir, features::initial()).await?;
+            let mut records = bootstrap(&self.dir, features::initial()).await?;
+            records.extend(features::activation(&records, &self.config));
             self.decide(epoch, |_, _| (records, ())).await?;
         }
         // Before features are lowered: without theirs the eligible replicas are forgotten.

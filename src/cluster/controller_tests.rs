@@ -84,7 +84,16 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
         let controller = open(&dir).await;
         let image = controller.image();
         let features: Vec<_> = image.finalized_features().collect();
-        assert_eq!(features, [("metadata.version", 33)]);
+        let expected = [
+            ("eligible.leader.replicas.version", 1),
+            ("metadata.version", 33),
+        ];
+        assert_eq!(features, expected);
+        let cluster = image.config(ResourceType::BROKER, "").unwrap();
+        assert_eq!(
+            cluster.get("min.insync.replicas").map(String::as_str),
+            Some("1")
+        );
         let checkpoint = "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint";
         assert!(dir.join(checkpoint).exists());
         assert_eq!(
@@ -186,7 +195,7 @@ fn a_cluster_of_another_version_is_refused_and_features_not_built_are_lowered() 
             .unwrap();
         drop(controller);
         let controller = open(&dir).await;
-        assert_eq!(controller.image().finalized_features().count(), 1);
+        assert_eq!(controller.image().finalized_features().count(), 2);
         let record = level("metadata.version", 34);
         controller
             .change(move |_| (vec![record], ()))

@@ -1,10 +1,12 @@
 //! The cluster features this software supports, and the levels a new cluster begins with. A
 //! feature stands here only when what it promises is built. Pure.
 
-use super::image::Image;
+use super::image::{Image, ResourceType};
 use super::record::MetadataRecord;
+use crate::config::BrokerConfig;
 use crate::wire::Str;
 use crate::wire::messages::clear_elr_record::ClearElrRecord;
+use crate::wire::messages::config_record::ConfigRecord;
 use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 
 /// One feature with its range of levels.
@@ -18,19 +20,28 @@ pub struct Feature {
 }
 
 pub const METADATA_VERSION: &str = "metadata.version";
+const MIN_IN_SYNC: &str = "min.insync.replicas";
 /// Eligible leader replicas (KIP-966).
 pub const ELIGIBLE_LEADER_REPLICAS: &str = "eligible.leader.replicas.version";
 
 /// metadata.version 33 is 4.4-IV2. Below 30 (4.3) metadata records have older versions, which this
-/// controller does not write. The features that Kafka's formatter turns on beside it
-/// (transactions, new groups, share groups, streams groups, eligible leader replicas) are not
-/// listed: clients would rely on protocols that are not built here.
-pub const SUPPORTED: &[Feature] = &[Feature {
-    name: METADATA_VERSION,
-    min: 30,
-    max: 33,
-    initial: 33,
-}];
+/// controller does not write. The other features that Kafka's formatter turns on (transactions, new
+/// groups, share groups, streams groups) are not listed: clients would rely on protocols that are
+/// not built here.
+pub const SUPPORTED: &[Feature] = &[
+    Feature {
+        name: METADATA_VERSION,
+        min: 30,
+        max: 33,
+        initial: 33,
+    },
+    Feature {
+        name: ELIGIBLE_LEADER_REPLICAS,
+        min: 0,
+        max: 1,
+        initial: 1,
+    },
+];
 
 /// The cluster's metadata has a version that is not written here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +57,54 @@ pub fn initial() -> Vec<MetadataRecord> {
         .filter(|feature| feature.initial > 0)
         .map(|feature| level(feature.name, feature.initial))
         .collect()
+}
+
+/// What a new cluster's log has besides the records it was formatted with: where eligible leader
+/// replicas are kept, all brokers have the same `min.insync.replicas`, set for the cluster.
+pub fn activation(formatted: &[MetadataRecord], config: &BrokerConfig) -> Vec<MetadataRecord> {
+    let keeps_eligible = formatted.iter().any(|record| match record {
+        MetadataRecord::FeatureLevel(feature) => {
+            *feature.name == *ELIGIBLE_LEADER_REPLICAS && feature.feature_level > 0
+        }
+        _ => false,
+    });
+    let record = || {
+        MetadataRecord::from(ConfigRecord {
+            resource_type: ResourceType::BROKER.0,
+            name: Str::from_static(MIN_IN_SYNC),
+            value: config.value(MIN_IN_SYNC).map(Str::from),
+            ..Default::default()
+        })
+    };
+    keeps_eligible.then(record).into_iter().collect()
+}
+
+/// What must be so before eligible leader replicas are turned on: `min.insync.replicas` is set for
+/// the cluster and for no single broker.
+pub(super) fn before_eligible(image: &Image, config: &BrokerConfig) -> Vec<MetadataRecord> {
+    let change = |name: &str, value: Option<Str>| {
+        MetadataRecord::from(ConfigRecord {
+            resource_type: ResourceType::BROKER.0,
+            resource_name: Str::from(name),
+            name: Str::from_static(MIN_IN_SYNC),
+            value,
+            ..Default::default()
+        })
+    };
+    let is_set = |name: &str| {
+        let settings = image.config(ResourceType::BROKER, name);
+        settings.is_some_and(|settings| settings.contains_key(MIN_IN_SYNC))
+    };
+    let mut records = Vec::new();
+    if !is_set("") {
+        records.push(change("", config.value(MIN_IN_SYNC).map(Str::from)));
+    }
+    for ((kind, name), _) in image.configs() {
+        if *kind == ResourceType::BROKER && !name.is_empty() && is_set(name) {
+            records.push(change(name, None));
+        }
+    }
+    records
 }
 
 /// The changes that bring the features of a cluster that another controller has left to levels
@@ -104,14 +163,14 @@ mod tests {
         let mut left = image(&[
             (METADATA_VERSION, 33),
             ("transaction.version", 2),
-            (ELIGIBLE_LEADER_REPLICAS, 1),
+            (ELIGIBLE_LEADER_REPLICAS, 2),
         ]);
         for (at, record) in lowered(&left).unwrap().iter().enumerate() {
             left.apply(10 + at as i64, record).unwrap();
         }
         assert_eq!(
             left.finalized_features().collect::<Vec<_>>(),
-            [(METADATA_VERSION, 33)]
+            [(ELIGIBLE_LEADER_REPLICAS, 1), (METADATA_VERSION, 33)]
         );
         assert!(lowered(&left).unwrap().is_empty());
     }

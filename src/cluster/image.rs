@@ -7,6 +7,7 @@ use super::record::MetadataRecord;
 use super::topics::{PartitionRegistration, Topic};
 use crate::types::{LeaderEpoch, NodeId, Uuid};
 use crate::wire::Str;
+use crate::wire::messages::register_controller_record::RegisterControllerRecord;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -139,6 +140,24 @@ impl Image {
                 let (host, port) = broker.endpoint(listener)?;
                 Some((broker.id, host, port, broker.rack.as_deref()))
             })
+    }
+
+    /// Whether a broker or a controller of this id is registered.
+    pub fn is_node(&self, id: NodeId) -> bool {
+        self.brokers.contains_key(&id) || self.controller(id).is_some()
+    }
+
+    /// A controller as it is registered.
+    pub fn controller(&self, id: NodeId) -> Option<&RegisterControllerRecord> {
+        self.controllers().find(|one| one.controller_id == id.0)
+    }
+
+    /// The registered controllers.
+    pub fn controllers(&self) -> impl Iterator<Item = &RegisterControllerRecord> {
+        self.kept.values().filter_map(|record| match record {
+            MetadataRecord::RegisterController(controller) => Some(controller),
+            _ => None,
+        })
     }
 
     /// The settings of a resource; none if it has no record.

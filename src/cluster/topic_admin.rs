@@ -222,11 +222,9 @@ fn automatic(
         factor => factor,
     };
     let factor = usize::try_from(factor).unwrap_or(0);
-    placement::place(image, 0, count, factor, dice.roll()).map_err(|error| {
-        (
-            ErrorCode::INVALID_REPLICATION_FACTOR,
-            Some(error.to_string()),
-        )
+    placement::place(image, count, factor, dice.roll()).map_err(|error| {
+        let why = format!("Unable to replicate the partition {factor} time(s): {error}");
+        (ErrorCode::INVALID_REPLICATION_FACTOR, Some(why))
     })
 }
 
@@ -518,7 +516,7 @@ fn decide_growth(
                 })
                 .collect::<Result<Vec<_>, _>>()?
         }
-        None => placement::place(image, have, more, factor, dice.roll()).map_err(|error| {
+        None => placement::place(image, more, factor, dice.roll()).map_err(|error| {
             (
                 ErrorCode::INVALID_REPLICATION_FACTOR,
                 Some(error.to_string()),

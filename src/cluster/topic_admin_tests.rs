@@ -238,10 +238,10 @@ fn counts_that_cannot_be_are_refused_in_kafkas_order() {
         refused(topic("p", -2, 0)),
         (ErrorCode::INVALID_REPLICATION_FACTOR, factor.into())
     );
-    let (error, why) = refused(topic("p", 1, 3));
+    let (error, why) = refused(topic("p", 1, 4));
     assert_eq!(error, ErrorCode::INVALID_REPLICATION_FACTOR);
     assert!(
-        why.starts_with("Unable to replicate the partition 3 time(s): "),
+        why.starts_with("Unable to replicate the partition 4 time(s): "),
         "{why}"
     );
     let many = "Excessively large number of partitions per request.";

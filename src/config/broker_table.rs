@@ -117,7 +117,7 @@ pub(super) const USED: &[Definition] = &[
     define("offsets.retention.check.interval.ms", Kind::Long(1, i64::MAX), Some("600000"), FIXED, "How often committed offsets are looked at for retention."),
     define("offsets.retention.minutes", Kind::Int(1, i32::MAX), Some("10080"), FIXED, "How long the offsets of an empty group are kept."),
     define("offsets.topic.num.partitions", Kind::Int(1, i32::MAX), Some("50"), FIXED, "Partitions of the offsets topic."),
-    define("offsets.topic.replication.factor", Kind::Short(1, i16::MAX), Some("3"), FIXED, "Replicas of the offsets topic; fewer on a smaller cluster with one node."),
+    define("offsets.topic.replication.factor", Kind::Short(1, i16::MAX), Some("3"), FIXED, "Replicas of the offsets topic; one on a node that is its own cluster."),
     define("offsets.topic.segment.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "Segment size of the offsets topic."),
     define("process.roles", Kind::ListOf(&["broker", "controller"]), None, FIXED, "What this node is."),
     define("producer.id.expiration.ms", Kind::Int(1, i32::MAX), Some("86400000"), CLUSTER, "How long a silent producer's sequence state is kept."),

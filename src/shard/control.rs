@@ -8,6 +8,7 @@ use super::upkeep::PartitionFacts;
 use super::{NodeFacts, Shard};
 use crate::client::Exchange;
 use crate::cluster::Image;
+use crate::cluster::apis::Asker;
 use crate::cluster::controller::Controller;
 use crate::cluster::life::Life;
 use crate::cluster::link::ControllerLink;
@@ -18,6 +19,8 @@ use crate::observe::metrics::{DirectoryLabels, Families};
 use crate::rt;
 use crate::rt::sync::{Event, Notify, Semaphore, queue};
 use crate::wire::ErrorCode;
+use crate::wire::api::ApiKey;
+use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -28,6 +31,9 @@ use std::time::Duration;
 /// Images on their way to one shard. A full queue would mean a shard that has not applied a
 /// thousand changes; the controller then waits for it by [`Control::applied`].
 const IMAGES_QUEUED_MAX: usize = 1024;
+
+/// Pause before a controller is looked for again for a client's request.
+const FORWARD_PAUSE: Duration = Duration::from_millis(50);
 
 /// State of the control executor.
 pub struct Control {
@@ -190,6 +196,34 @@ impl Control {
     /// Asks the active controller, wherever it is. NOT_CONTROLLER if it cannot be reached.
     pub async fn ask_controller<Q: Exchange>(&self, request: &Q) -> Result<Q::Response, ErrorCode> {
         self.link.ask(request).await
+    }
+
+    /// Has the active controller answer a client's request, looking for it until `timeout` while
+    /// there is none, and waits until the shards have what it changed, as far as this node has
+    /// heard of it. The errors are NOT_CONTROLLER (nobody decides now, or cannot write) and
+    /// REQUEST_TIMED_OUT (the change is made, not every shard has it yet).
+    pub async fn forward(
+        &self,
+        asker: &Asker,
+        key: ApiKey,
+        version: i16,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, ErrorCode> {
+        let deadline = rt::now() + timeout;
+        let answer = loop {
+            let asked = self.link.forward(asker, key, version, body.clone()).await;
+            match asked {
+                Err(ErrorCode::NOT_CONTROLLER) if rt::now() < deadline => {
+                    rt::sleep(FORWARD_PAUSE).await;
+                }
+                asked => break asked?,
+            }
+        };
+        match rt::timeout(deadline.since(rt::now()), self.applied()).await {
+            Ok(()) => Ok(answer),
+            Err(_) => Err(ErrorCode::REQUEST_TIMED_OUT),
+        }
     }
 
     /// Runs `job` on every shard; answers of those that still run.
@@ -371,6 +405,22 @@ impl Shard {
     {
         let ask = move |control: Rc<Control>| -> LocalFuture<Result<Q::Response, ErrorCode>> {
             Box::pin(async move { control.ask_controller(&request).await })
+        };
+        let answered = self.mesh().call_control(self.control_place(), ask).await;
+        answered.unwrap_or(Err(ErrorCode::NOT_CONTROLLER))
+    }
+
+    /// [`Control::forward`] from a shard.
+    pub async fn forward(
+        &self,
+        asker: Asker,
+        key: ApiKey,
+        version: i16,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, ErrorCode> {
+        let ask = move |control: Rc<Control>| -> LocalFuture<Result<Bytes, ErrorCode>> {
+            Box::pin(async move { control.forward(&asker, key, version, body, timeout).await })
         };
         let answered = self.mesh().call_control(self.control_place(), ask).await;
         answered.unwrap_or(Err(ErrorCode::NOT_CONTROLLER))

@@ -6,8 +6,10 @@
 //! What is decided stands in the pure files of this room; a file here only ties a request to it.
 
 mod brokers;
+pub mod configs;
 mod partitions;
 pub(super) mod producer_ids;
+pub mod topics;
 
 use super::controller::Controller;
 use super::metadata_log::MetadataLogError;
@@ -36,6 +38,23 @@ pub async fn answer(
 ) -> Option<Bytes> {
     let c = controller;
     match key {
+        ApiKey::CREATE_TOPICS => run(version, body, |request| topics::create(c, request)).await,
+        ApiKey::DELETE_TOPICS => {
+            run(version, body, |request| topics::delete(c, version, request)).await
+        }
+        ApiKey::CREATE_PARTITIONS => {
+            run(version, body, |request| {
+                topics::create_partitions(c, request)
+            })
+            .await
+        }
+        ApiKey::ALTER_CONFIGS => run(version, body, |request| configs::alter(c, request)).await,
+        ApiKey::INCREMENTAL_ALTER_CONFIGS => {
+            run(version, body, |request| {
+                configs::incremental_alter(c, request)
+            })
+            .await
+        }
         ApiKey::ALTER_PARTITION => {
             run(version, body, |request| {
                 partitions::alter(c, version, request)
