@@ -17,6 +17,24 @@ pub(super) fn check_replicas(
     ids: &[i32],
     factor: Option<usize>,
 ) -> Result<Vec<NodeId>, Refusal> {
+    let replicas = check_assignment(image, ids, factor)?;
+    if !replicas.iter().any(|id| image.can_lead(*id)) {
+        return refuse(
+            ErrorCode::INVALID_REPLICA_ASSIGNMENT,
+            format!(
+                "All brokers specified in the manual partition assignment for partition {partition} are fenced or in controlled shutdown."
+            ),
+        );
+    }
+    Ok(replicas)
+}
+
+/// As [`check_replicas`]; whether one of them lives does not matter.
+pub(super) fn check_assignment(
+    image: &Image,
+    ids: &[i32],
+    factor: Option<usize>,
+) -> Result<Vec<NodeId>, Refusal> {
     let refused = |why: String| refuse(ErrorCode::INVALID_REPLICA_ASSIGNMENT, why);
     if ids.is_empty() {
         return refused("The manual partition assignment includes an empty replica list.".into());
@@ -43,11 +61,6 @@ pub(super) fn check_replicas(
         return refused(format!(
             "The manual partition assignment includes a partition with {} replica(s), but this is not consistent with previous partitions, which have {factor} replica(s).",
             ids.len()
-        ));
-    }
-    if !ids.iter().any(|id| image.can_lead(NodeId(*id))) {
-        return refused(format!(
-            "All brokers specified in the manual partition assignment for partition {partition} are fenced or in controlled shutdown."
         ));
     }
     Ok(ids.iter().map(|id| NodeId(*id)).collect())

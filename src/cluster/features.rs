@@ -138,7 +138,7 @@ pub fn lowered(image: &Image) -> Result<Vec<MetadataRecord>, UnsupportedMetadata
     }
 }
 
-fn level(name: &str, level: i16) -> MetadataRecord {
+pub(super) fn level(name: &str, level: i16) -> MetadataRecord {
     MetadataRecord::from(FeatureLevelRecord {
         name: Str::from(name),
         feature_level: level,

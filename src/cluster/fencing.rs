@@ -135,7 +135,7 @@ pub(super) fn cordon(draft: &mut Draft<'_>, node: NodeId, cordoned: Option<&[Uui
 }
 
 /// `node` leaves the in-sync sets of these partitions and leads none of them.
-fn leave(draft: &mut Draft<'_>, node: NodeId, partitions: &[PartitionId]) {
+pub(super) fn leave(draft: &mut Draft<'_>, node: NodeId, partitions: &[PartitionId]) {
     let lives = |image: &Image, other: NodeId| other != node && image.can_lead(other);
     for id in partitions {
         let election = draft.election(*id);

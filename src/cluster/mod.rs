@@ -3,11 +3,13 @@
 //! executor; images go to the shards as messages.
 //!
 //! * [`record`], [`metadata_log`], [`replay`], [`snapshot`] the records and their log;
-//! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to;
+//! * [`image`], [`topics`], [`brokers`], [`features`] what they add up to, [`feature_admin`] and at which
+//!   levels;
 //! * [`quorum`] what is agreed on among controllers, and by whom;
 //! * [`controller`] decide, propose, apply, publish;
 //! * [`registration`], [`heartbeat`], [`sessions`], [`fencing`] brokers that come and go;
-//! * [`partition_change`], [`alter_partition`] who is in sync and who leads, with [`draft`];
+//! * [`partition_change`], [`alter_partition`], [`elect_leaders`], [`reassignment`],
+//!   [`dir_assignment`] who is in sync, who leads and where replicas go, with [`draft`];
 //! * [`periodic`] what the active controller does by itself;
 //! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
 //!   [`leadership`], [`directories`] the decisions, with [`dice`] for what is random.
@@ -20,8 +22,11 @@ pub mod config_admin;
 pub mod configs;
 pub mod controller;
 pub mod dice;
+mod dir_assignment;
 pub mod directories;
 mod draft;
+mod elect_leaders;
+mod feature_admin;
 pub mod features;
 mod fencing;
 mod heartbeat;
@@ -36,6 +41,7 @@ mod partition_change;
 pub mod periodic;
 mod placement;
 pub mod quorum;
+mod reassignment;
 mod record;
 mod registration;
 mod replay;

@@ -7,13 +7,16 @@
 
 mod brokers;
 pub mod configs;
+mod controllers;
+mod envelope;
+pub mod features;
 mod partitions;
 pub(super) mod producer_ids;
 pub mod topics;
 
 use super::controller::Controller;
 use super::metadata_log::MetadataLogError;
-use crate::wire::api::ApiKey;
+use crate::wire::api::{ApiKey, ListenerKind};
 use crate::wire::{ErrorCode, Message, Reader, Str};
 use bytes::Bytes;
 use std::future::Future;
@@ -27,8 +30,34 @@ pub struct Asker {
     pub host: String,
 }
 
-/// Answers one request with the body of its response; `None` if it cannot be answered (an API the
-/// controller does not have, a body that cannot be decoded): its connection is to be closed.
+/// What is answered here, each at every version that Apache Kafka 4.4 has on a controller's
+/// listener. By key.
+pub const SERVED: &[ApiKey] = &[
+    ApiKey::API_VERSIONS,
+    ApiKey::CREATE_TOPICS,
+    ApiKey::DELETE_TOPICS,
+    ApiKey::ALTER_CONFIGS,
+    ApiKey::CREATE_PARTITIONS,
+    ApiKey::ELECT_LEADERS,
+    ApiKey::INCREMENTAL_ALTER_CONFIGS,
+    ApiKey::ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey::LIST_PARTITION_REASSIGNMENTS,
+    ApiKey::ALTER_PARTITION,
+    ApiKey::UPDATE_FEATURES,
+    ApiKey::ENVELOPE,
+    ApiKey::DESCRIBE_CLUSTER,
+    ApiKey::BROKER_REGISTRATION,
+    ApiKey::BROKER_HEARTBEAT,
+    ApiKey::UNREGISTER_BROKER,
+    ApiKey::ALLOCATE_PRODUCER_IDS,
+    ApiKey::CONTROLLER_REGISTRATION,
+    ApiKey::ASSIGN_REPLICAS_TO_DIRS,
+    ApiKey::UNREGISTER_CONTROLLER,
+];
+
+/// Answers one request with the body of its response; `None` if it cannot be answered (an API or a
+/// version the controller does not have, a body that cannot be decoded): its connection is to be
+/// closed.
 pub async fn answer(
     controller: &Rc<Controller>,
     _asker: &Asker,
@@ -36,46 +65,36 @@ pub async fn answer(
     version: i16,
     body: Reader,
 ) -> Option<Bytes> {
-    let c = controller;
+    let (c, v) = (controller, version);
+    let (first, last) = key.versions(ListenerKind::Controller, false)?;
+    if !(first..=last).contains(&version) {
+        return None;
+    }
     match key {
-        ApiKey::CREATE_TOPICS => run(version, body, |request| topics::create(c, request)).await,
-        ApiKey::DELETE_TOPICS => {
-            run(version, body, |request| topics::delete(c, version, request)).await
-        }
-        ApiKey::CREATE_PARTITIONS => {
-            run(version, body, |request| {
-                topics::create_partitions(c, request)
-            })
-            .await
-        }
-        ApiKey::ALTER_CONFIGS => run(version, body, |request| configs::alter(c, request)).await,
+        ApiKey::API_VERSIONS => at_once(v, body, |q| features::api_versions(c, v, &q)),
+        ApiKey::CREATE_TOPICS => run(v, body, |q| topics::create(c, q)).await,
+        ApiKey::DELETE_TOPICS => run(v, body, |q| topics::delete(c, v, q)).await,
+        ApiKey::ALTER_CONFIGS => run(v, body, |q| configs::alter(c, q)).await,
+        ApiKey::CREATE_PARTITIONS => run(v, body, |q| topics::create_partitions(c, q)).await,
+        ApiKey::ELECT_LEADERS => run(v, body, |q| partitions::elect(c, q)).await,
         ApiKey::INCREMENTAL_ALTER_CONFIGS => {
-            run(version, body, |request| {
-                configs::incremental_alter(c, request)
-            })
-            .await
+            run(v, body, |q| configs::incremental_alter(c, q)).await
         }
-        ApiKey::ALTER_PARTITION => {
-            run(version, body, |request| {
-                partitions::alter(c, version, request)
-            })
-            .await
+        ApiKey::ALTER_PARTITION_REASSIGNMENTS => run(v, body, |q| partitions::reassign(c, q)).await,
+        ApiKey::LIST_PARTITION_REASSIGNMENTS => {
+            at_once(v, body, |q| partitions::list_reassignments(c, &q))
         }
-        ApiKey::BROKER_REGISTRATION => {
-            run(version, body, |request| {
-                brokers::register(c, version, request)
-            })
-            .await
-        }
-        ApiKey::BROKER_HEARTBEAT => {
-            run(version, body, |request| brokers::heartbeat(c, request)).await
-        }
-        ApiKey::UNREGISTER_BROKER => {
-            run(version, body, |request| brokers::unregister(c, request)).await
-        }
-        ApiKey::ALLOCATE_PRODUCER_IDS => {
-            run(version, body, |request| producer_ids::allocate(c, request)).await
-        }
+        ApiKey::ALTER_PARTITION => run(v, body, |q| partitions::alter(c, v, q)).await,
+        ApiKey::UPDATE_FEATURES => run(v, body, |q| features::update(c, v, q)).await,
+        ApiKey::ENVELOPE => run(v, body, |q| envelope::open(c, q)).await,
+        ApiKey::DESCRIBE_CLUSTER => at_once(v, body, |q| controllers::describe_cluster(c, v, &q)),
+        ApiKey::BROKER_REGISTRATION => run(v, body, |q| brokers::register(c, v, q)).await,
+        ApiKey::BROKER_HEARTBEAT => run(v, body, |q| brokers::heartbeat(c, q)).await,
+        ApiKey::UNREGISTER_BROKER => run(v, body, |q| brokers::unregister(c, q)).await,
+        ApiKey::ALLOCATE_PRODUCER_IDS => run(v, body, |q| producer_ids::allocate(c, q)).await,
+        ApiKey::CONTROLLER_REGISTRATION => run(v, body, |q| controllers::register(c, q)).await,
+        ApiKey::ASSIGN_REPLICAS_TO_DIRS => run(v, body, |q| partitions::assign_to_dirs(c, q)).await,
+        ApiKey::UNREGISTER_CONTROLLER => run(v, body, |q| controllers::unregister(c, q)).await,
         _ => None,
     }
 }
@@ -88,22 +107,31 @@ fn unavailable(error: &MetadataLogError) -> ErrorCode {
 
 async fn run<Q: Message, R: Message, F: Future<Output = R>>(
     version: i16,
-    mut body: Reader,
+    body: Reader,
     answer: impl FnOnce(Q) -> F,
 ) -> Option<Bytes> {
-    let request = match Q::decode(&mut body, version) {
-        Ok(request) => request,
-        Err(error) => {
-            tracing::debug!(api = Q::NAME, version, %error, "request could not be decoded");
-            return None;
-        }
-    };
-    let response = answer(request).await;
-    match response.to_bytes(version) {
-        Ok(bytes) => Some(bytes),
-        Err(error) => {
-            tracing::error!(api = Q::NAME, version, %error, "answer could not be encoded");
-            None
-        }
-    }
+    let response = answer(decode(version, body)?).await;
+    encode(version, &response)
+}
+
+fn at_once<Q: Message, R: Message>(
+    version: i16,
+    body: Reader,
+    answer: impl FnOnce(Q) -> R,
+) -> Option<Bytes> {
+    encode(version, &answer(decode(version, body)?))
+}
+
+fn decode<Q: Message>(version: i16, mut body: Reader) -> Option<Q> {
+    let decoded = Q::decode(&mut body, version).inspect_err(|error| {
+        tracing::debug!(api = Q::NAME, version, %error, "request could not be decoded");
+    });
+    decoded.ok()
+}
+
+fn encode<R: Message>(version: i16, response: &R) -> Option<Bytes> {
+    let encoded = response.to_bytes(version).inspect_err(|error| {
+        tracing::error!(api = R::NAME, version, %error, "answer could not be encoded");
+    });
+    encoded.ok()
 }
