@@ -32,3 +32,6 @@ mod state;
 mod tail;
 
 pub use node::{Quorum, QuorumSettings};
+
+#[cfg(test)]
+mod tests;

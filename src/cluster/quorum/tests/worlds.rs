@@ -1,0 +1,123 @@
+//! Random worlds.
+
+use super::kit::{Cluster, seeds};
+use crate::rt::sim::Fault;
+use std::time::Duration;
+
+/// Snapshots after a few hundred changes, small segments, little kept.
+const SMALL: &str = "metadata.log.max.record.bytes.between.snapshots=6000\n\
+                     metadata.max.retention.bytes=1\n";
+
+#[test]
+fn three_elect_a_leader_in_two_seconds_and_agree() {
+    for seed in seeds(20) {
+        let cluster = Cluster::start(seed, 3, "");
+        let ok = cluster
+            .world
+            .run_until(Duration::from_secs(2), || cluster.active().is_some());
+        assert!(ok, "seed {seed}");
+        cluster.converge();
+        cluster.check_all();
+    }
+}
+
+#[test]
+fn another_leads_soon_after_the_leader_has_gone_and_it_comes_back() {
+    for seed in seeds(20) {
+        let cluster = Cluster::start(seed, 3, SMALL);
+        cluster.converge();
+        let first = cluster.active().unwrap();
+        cluster.nodes[first].lose_power();
+        let ok = cluster.world.run_until(Duration::from_secs(5), || {
+            cluster.active().is_some_and(|node| node != first)
+        });
+        assert!(ok, "seed {seed}");
+        cluster.world.run_for(Duration::from_secs(12));
+        cluster.converge();
+        cluster.check_all();
+        let home = "/data/__cluster_metadata-0";
+        let names = cluster.nodes[first].disk().list(home).unwrap();
+        let begin = names.iter().find(|name| name.ends_with(".log")).unwrap();
+        assert_ne!(begin, "00000000000000000000.log", "it was sent a snapshot");
+    }
+}
+
+fn chaos(seed: u64, voters: i32) {
+    let cluster = Cluster::start(seed, voters, SMALL);
+    let (world, mail) = (cluster.world.clone(), cluster.mail.clone());
+    let pick = |bound: i32| world.random_below(bound as u64) as i32;
+    for _ in 0..40 {
+        world.run_for(Duration::from_millis(world.random_below(1500)));
+        cluster.seen.check();
+        let node = cluster.nodes[pick(voters) as usize].clone();
+        let what = pick(14);
+        if std::env::var("QUORUM_TRACE").is_ok() {
+            let state: Vec<_> = cluster
+                .controllers()
+                .iter()
+                .map(|it| (it.quorum().leader(), it.quorum().committed()))
+                .collect();
+            println!(
+                "{:?} action {what} on {}: {state:?}",
+                world.elapsed(),
+                node.id()
+            );
+        }
+        match what {
+            0 | 1 => node.kill(),
+            2 | 3 => node.lose_power(),
+            4..=6 => {
+                for node in cluster.nodes.iter().filter(|node| !node.is_running()) {
+                    node.restart();
+                }
+            }
+            7 => mail.cut(pick(voters), pick(voters)),
+            8 => {
+                let alone = pick(voters);
+                for other in 0..voters {
+                    mail.cut(alone, other);
+                    mail.cut(other, alone);
+                }
+            }
+            9 => mail.heal(),
+            10 => {
+                mail.lost_one_in.set(3 + world.random_below(20));
+                mail.delay_ms_max.set(world.random_below(400));
+            }
+            11 => node
+                .disk()
+                .set_capacity(Some(node.disk().used() + world.random_below(3000))),
+            12 => {
+                node.disk().set_slowness(1 + world.random_below(60));
+                node.disk().set_short_writes(world.random_below(4));
+            }
+            _ => match pick(3) {
+                0 => node.disk().fail_syncs(Fault::OneIn(20)),
+                _ => node.disk().heal(),
+            },
+        }
+    }
+    cluster.converge();
+    cluster.check_all();
+}
+
+#[test]
+fn three_controllers_keep_what_they_acknowledged_whatever_happens() {
+    for seed in seeds(15) {
+        chaos(seed, 3);
+    }
+}
+
+#[test]
+fn five_controllers_keep_what_they_acknowledged_whatever_happens() {
+    for seed in seeds(8) {
+        chaos(seed, 5);
+    }
+}
+
+#[test]
+fn one_controller_alone_keeps_what_it_acknowledged_whatever_happens() {
+    for seed in seeds(15) {
+        chaos(seed, 1);
+    }
+}
