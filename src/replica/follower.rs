@@ -199,6 +199,19 @@ impl Follower {
         }
     }
 
+    /// The first batch of an answer begins at `first`, before our log's end: the leader's log
+    /// starts inside it. Where to begin anew, if nothing that we have is left at the leader.
+    pub fn on_straddling(
+        &self,
+        first: Offset,
+        answer: &Answer,
+        log: &impl History,
+    ) -> Option<Offset> {
+        let end = log.log_end();
+        let nothing_left = log.log_start() == end || answer.log_start >= end;
+        (first < end && nothing_left).then_some(first)
+    }
+
     /// Waits before the next fetch; longer each time.
     pub fn back_off(&mut self, now: Instant, pause_max: Duration) -> Step {
         let length = match self.pause {

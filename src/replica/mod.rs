@@ -21,3 +21,5 @@ pub mod leader;
 mod mutation;
 pub mod partition;
 pub mod session;
+#[cfg(test)]
+mod simulation;

@@ -9,7 +9,8 @@
 use super::Shard;
 use super::cut::Cut;
 use crate::client::{ClientError, Connection};
-use crate::log::{FollowError, LogError};
+use crate::log::validator::ReplicatedError;
+use crate::log::{FollowError, Followed, LogError};
 use crate::replica::fetch_session::{FetchSession, SessionRequest};
 use crate::replica::follower::{Answer, Asked, Step};
 use crate::replica::partition::Partition;
@@ -400,7 +401,10 @@ impl Shard {
                 log.append_as_follower(records.clone(), asked.epoch, rt::wall_ms())
             };
             let mut appended = append();
-            if let Err(FollowError::StartOver(at)) = appended {
+            if let Some(first) = straddling(&appended)
+                && let Some(Some(at)) = partition
+                    .as_follower(|follower, log| follower.on_straddling(first, answer, log))
+            {
                 let start_over = Cut {
                     partition: partition.clone(),
                     epoch: asked.epoch,
@@ -569,6 +573,17 @@ fn answer_of(data: &PartitionData) -> Answer {
         log_start: Offset(data.log_start_offset),
         diverging: (diverging.end_offset >= 0)
             .then_some((LeaderEpoch(diverging.epoch), Offset(diverging.end_offset))),
+    }
+}
+
+/// Where the first batch begins, if that is before the log's end.
+fn straddling(appended: &Result<Followed, FollowError>) -> Option<Offset> {
+    match appended {
+        Err(FollowError::StartOver(first)) => Some(*first),
+        Err(FollowError::Replicated(ReplicatedError::Order { expected, found })) => {
+            (found < expected).then_some(*found)
+        }
+        _ => None,
     }
 }
 
