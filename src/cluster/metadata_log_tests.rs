@@ -366,7 +366,7 @@ fn snapshots_end_segments_and_what_they_replace_goes_by_the_limits() {
                 let (end, epoch) = (log.next_offset(), log.last_epoch());
                 let id_ = SnapshotId { end, epoch };
                 let bytes = snapshot::encode(&records, id_, NOW_MS).unwrap();
-                log.write_snapshot(id_, bytes, id + 1).await.unwrap();
+                log.write_snapshot(id_, bytes, Some(id + 1)).await.unwrap();
             }
         }
         add(&mut log, 3, 12).await;
@@ -383,7 +383,11 @@ fn snapshots_end_segments_and_what_they_replace_goes_by_the_limits() {
             epoch: LeaderEpoch(8),
         };
         let bytes = snapshot::encode(&records, id, NOW_MS).unwrap();
-        opened.log.install_snapshot(id, bytes, 40).await.unwrap();
+        opened
+            .log
+            .install_snapshot(id, bytes, Some(40))
+            .await
+            .unwrap();
         assert!(opened.log.snapshot_bytes(newest).is_some());
         add(&mut opened.log, 8, 99).await;
         drop(opened);

@@ -16,6 +16,7 @@ pub mod topics;
 
 use super::controller::Controller;
 use super::metadata_log::MetadataLogError;
+use super::quorum::{peers, serve};
 use crate::wire::api::{ApiKey, ListenerKind};
 use crate::wire::{ErrorCode, Message, Reader, Str};
 use bytes::Bytes;
@@ -66,6 +67,10 @@ pub async fn answer(
     body: Reader,
 ) -> Option<Bytes> {
     let (c, v) = (controller, version);
+    // Between voters of our own kind, and in no table of Kafka's.
+    if key == peers::VOTER_MESSAGE {
+        return peers::receive_frame(c.quorum(), body);
+    }
     let (first, last) = key.versions(ListenerKind::Controller, false)?;
     if !(first..=last).contains(&version) {
         return None;
@@ -95,6 +100,9 @@ pub async fn answer(
         ApiKey::CONTROLLER_REGISTRATION => run(v, body, |q| controllers::register(c, q)).await,
         ApiKey::ASSIGN_REPLICAS_TO_DIRS => run(v, body, |q| partitions::assign_to_dirs(c, q)).await,
         ApiKey::UNREGISTER_CONTROLLER => run(v, body, |q| controllers::unregister(c, q)).await,
+        ApiKey::FETCH => run(v, body, |q| serve::fetch(c, q, v)).await,
+        ApiKey::FETCH_SNAPSHOT => run(v, body, |q| serve::fetch_snapshot(c, q)).await,
+        ApiKey::DESCRIBE_QUORUM => at_once(v, body, |q| serve::describe_quorum(c, &q)),
         _ => None,
     }
 }

@@ -159,7 +159,11 @@ impl MetadataLog {
             self.begin_again(id).await?;
             read.tail.clear();
         }
-        let index = self.index_at(id, begin, &read).await?;
+        let index = match damage {
+            Damage::Fatal => self.index_at(id, begin, &read).await?,
+            // Only a voter counts.
+            Damage::FetchedAgain => 0,
+        };
         let base = Base {
             end: id.end,
             epoch: id.epoch,

@@ -83,12 +83,12 @@ impl MetadataLog {
     }
 
     /// Keeps `bytes` as the snapshot of everything before `id.end`, which the log goes on behind;
-    /// `index` batches are before. Old snapshots and what they replace go, and a segment ends here.
+    /// `index` batches are before, which an observer does not know. Old snapshots and what they replace go, and a segment ends here.
     pub async fn write_snapshot(
         &mut self,
         id: SnapshotId,
         bytes: Bytes,
-        index: u64,
+        index: Option<u64>,
     ) -> Result<(), MetadataLogError> {
         if self.failed {
             return Err(MetadataLogError::Failed);
@@ -105,7 +105,7 @@ impl MetadataLog {
         &mut self,
         id: SnapshotId,
         bytes: Bytes,
-        index: u64,
+        index: Option<u64>,
     ) -> Result<(), MetadataLogError> {
         if self.failed {
             return Err(MetadataLogError::Failed);
@@ -118,16 +118,18 @@ impl MetadataLog {
         &mut self,
         id: SnapshotId,
         bytes: Bytes,
-        index: u64,
+        index: Option<u64>,
     ) -> Result<(), MetadataLogError> {
-        write_sidecar(&self.home, id, index).await?;
+        if let Some(index) = index {
+            write_sidecar(&self.home, id, index).await?;
+        }
         let path = self.home.join(id.file_name());
         let length = bytes.len() as u64;
         let written = rt::fs::write_atomic(&path, Vec::from(bytes)).await;
         written.map_err(io_error("cannot write", &path))?;
         let found = Snapshot {
             bytes: length,
-            index: Some(index),
+            index,
         };
         self.snapshots.insert(id, found);
         Ok(())

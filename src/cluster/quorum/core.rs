@@ -164,10 +164,6 @@ impl Core {
         self.replay.next_offset()
     }
 
-    pub fn voters(&self) -> &[NodeId] {
-        &self.voters
-    }
-
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }

@@ -28,6 +28,9 @@ mod admit;
 mod codec;
 mod core;
 mod node;
+pub mod observer;
+pub mod peers;
+pub mod serve;
 mod state;
 mod tail;
 

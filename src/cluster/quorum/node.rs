@@ -3,6 +3,7 @@
 //! the control executor. Decides nothing itself.
 
 use super::core::{Contact, Core, ELECTION_TICKS, Work};
+use super::serve::Observers;
 use super::state::{self, ElectionState};
 use super::tail::Tail;
 use crate::cluster::image::Image;
@@ -93,6 +94,9 @@ pub struct Quorum {
     publish: RefCell<Option<Publish>>,
     on_failure: RefCell<Option<OnFailure>>,
     failed: Cell<bool>,
+    observers: Observers,
+    /// Set once the way to the other voters is open.
+    cluster_id: RefCell<Option<String>>,
     /// What was last told about the leader.
     told: Cell<(Option<NodeId>, LeaderEpoch, bool)>,
 }
@@ -146,6 +150,8 @@ impl Quorum {
             publish: RefCell::new(None),
             on_failure: RefCell::new(None),
             failed: Cell::new(false),
+            observers: Observers::default(),
+            cluster_id: RefCell::new(None),
             told: Cell::new((told.0, told.1, false)),
         });
         if quorum.settings.is_alone() {
@@ -169,6 +175,19 @@ impl Quorum {
     /// Registers who is told that this node cannot go on.
     pub fn on_failure(&self, tell: impl Fn(&MetadataLogError) + 'static) {
         *self.on_failure.borrow_mut() = Some(Box::new(tell));
+    }
+
+    /// The cluster this quorum is of: who asks for another is refused.
+    pub fn set_cluster_id(&self, id: &str) {
+        *self.cluster_id.borrow_mut() = Some(id.to_owned());
+    }
+
+    pub fn cluster_id(&self) -> Option<String> {
+        self.cluster_id.borrow().clone()
+    }
+
+    pub(super) fn observers(&self) -> &Observers {
+        &self.observers
     }
 
     pub fn settings(&self) -> &QuorumSettings {
@@ -365,7 +384,8 @@ impl Quorum {
                 end: base.end,
                 epoch: base.epoch,
             };
-            log.install_snapshot(id, bytes.clone(), base.index).await?;
+            log.install_snapshot(id, bytes.clone(), Some(base.index))
+                .await?;
         }
         if let Some(offset) = work.truncate {
             log.truncate_to(offset).await?;
@@ -466,7 +486,10 @@ impl Quorum {
         let bytes = snapshot::encode(&image.records(), id, rt::wall_ms())?;
         tracing::info!(end = %id.end, epoch = id.epoch.0, bytes = bytes.len(), "metadata snapshot");
         let mut guard = self.log.lock().await;
-        let written = guard.get()?.write_snapshot(id, bytes, base.index).await;
+        let written = guard
+            .get()?
+            .write_snapshot(id, bytes, Some(base.index))
+            .await;
         let before = self.made.get().base;
         match written {
             Ok(()) => {

@@ -155,13 +155,6 @@ impl Tail {
         Some(fitting.map(|stored| stored.bytes.clone()).collect())
     }
 
-    /// Bytes of the batches behind `index`.
-    pub fn bytes_behind(&self, index: u64) -> u64 {
-        let skipped = index.saturating_sub(self.base.index) as usize;
-        let behind = self.entries.range(skipped.min(self.entries.len())..);
-        behind.map(|stored| stored.bytes.len() as u64).sum()
-    }
-
     /// The snapshot's end and epoch at an index that is here.
     pub fn base_at(&self, index: u64) -> Option<Base> {
         Some(Base {
@@ -304,10 +297,7 @@ mod tests {
         let base = tail.base_at(5).unwrap();
         tail.forget_before(base);
         assert_eq!(tail.base(), base);
-        assert_eq!(
-            (tail.end_of(6), tail.bytes_behind(5)),
-            (Some(Offset(14)), 20)
-        );
+        assert_eq!((tail.end_of(6), tail.bytes), (Some(Offset(14)), 20));
         assert_eq!((tail.end_of(4), tail.last_index()), (None, 7));
         tail.truncate(6);
         assert_eq!((tail.last_index(), tail.next_offset()), (6, Offset(14)));
