@@ -34,5 +34,7 @@ pub mod replica;
 pub mod rt;
 pub mod server;
 pub mod shard;
+#[cfg(test)]
+mod simulation;
 pub mod types;
 pub mod wire;

@@ -249,6 +249,18 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
+/// This host's name.
+pub fn host_name() -> String {
+    match current() {
+        Current::Sim(executor) => sim::net::host_name(&executor),
+        Current::Ring(_) => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map(|name| name.trim().to_owned())
+            .ok()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "localhost".to_owned()),
+    }
+}
+
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Listener({})", self.local_addr())

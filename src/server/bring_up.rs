@@ -1,7 +1,7 @@
 //! The order in which a node comes up and goes down, on the control executor: directories, the
 //! embedded controller, sockets, registration, metadata, logs, and only then clients (KIP-631).
 
-use super::{BindOrder, Bound, Seat, ServeError, Shared, Startup, listeners};
+use super::{BindOrder, Bound, Seat, Seen, ServeError, Shared, Startup, listeners};
 use crate::cluster::controller::Controller;
 use crate::cluster::{directories, periodic};
 use crate::config::BrokerConfig;
@@ -31,8 +31,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) async fn run(
     seat: Seat,
     shards: usize,
-    shared: &Arc<Shared>,
-    ready: impl Fn(&Bound),
+    shared: &Shared,
+    seen: impl Fn(Seen<'_>),
 ) -> Result<(), ServeError> {
     let config = shared.config.clone();
     let Seat {
@@ -57,6 +57,7 @@ pub(super) async fn run(
     let (mesh, inbox) = mesh.open();
     let control = Control::new(node, controller, mesh.clone(), shards, dirs);
     mesh::serve_control(&mesh, inbox, &control);
+    seen(Seen::Control(&control));
     let up = come_up(&control, given, shared);
     let bound = match rt::select2(up, control.stopped()).await {
         Either2::First(Ok(bound)) => bound,
@@ -65,7 +66,7 @@ pub(super) async fn run(
             return Err(ServeError::Setup(why));
         }
     };
-    ready(&bound);
+    seen(Seen::Ready(&bound));
     let stopped = rt::select2(signalled(stop), control.stopped()).await;
     tracing::info!("stopping");
     go_down(&control).await;
@@ -101,7 +102,7 @@ async fn signalled(stop: Option<LaneReceiver<()>>) {
 async fn come_up(
     control: &Rc<Control>,
     given: Vec<(OnceSender<BindOrder>, OnceSender<Startup>)>,
-    shared: &Arc<Shared>,
+    shared: &Shared,
 ) -> Result<Bound, String> {
     let config = &shared.config;
     let mut bound = Bound::new();
@@ -122,7 +123,7 @@ async fn come_up(
 async fn be_a_broker(
     control: &Rc<Control>,
     given: Vec<(OnceSender<BindOrder>, OnceSender<Startup>)>,
-    shared: &Arc<Shared>,
+    shared: &Shared,
 ) -> Result<Bound, String> {
     let config = &shared.config;
     let mut bound = listeners::addresses(&config.listeners).await?;

@@ -12,7 +12,6 @@ use crate::rt;
 use crate::rt::net::Listener;
 use crate::shard::Shard;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::rc::Rc;
 
 /// Binds addresses on this executor; the first to do so takes the ports, the others share them.
@@ -110,7 +109,7 @@ pub(super) fn advertised(config: &BrokerConfig, bound: &Bound) -> Vec<(String, S
         let host = match (told, own) {
             (Some(told), _) if !told.host.is_empty() => told.host.clone(),
             (_, Some(own)) if !own.host.is_empty() => own.host.clone(),
-            _ => host_name(),
+            _ => rt::net::host_name(),
         };
         let port = told
             .map(|told| told.port)
@@ -119,13 +118,4 @@ pub(super) fn advertised(config: &BrokerConfig, bound: &Bound) -> Vec<(String, S
         (name.clone(), host, port, SecurityProtocol::Plaintext.id())
     };
     bound.iter().map(told_of).collect()
-}
-
-/// This host's name, for listeners on every address.
-fn host_name() -> String {
-    std::fs::read_to_string(Path::new("/proc/sys/kernel/hostname"))
-        .map(|name| name.trim().to_owned())
-        .ok()
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "localhost".to_owned())
 }

@@ -3,10 +3,13 @@
 //!
 //! * here: the executors and what each takes along; a shard's own start;
 //! * [`bring_up`] the control executor's part: the order in which a node comes up and goes down;
-//! * [`listeners`] addresses, binding, and what clients are told of it.
+//! * [`listeners`] addresses, binding, and what clients are told of it;
+//! * `simulated` (tests) the same executors in a simulated world.
 
 mod bring_up;
 mod listeners;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use crate::cluster::MetadataLogError;
 use crate::config::BrokerConfig;
@@ -80,6 +83,20 @@ struct Shared {
     failure: Mutex<Option<ServeError>>,
 }
 
+/// What an executor of a process has come to, for those who look at it from inside.
+pub enum Seen<'a> {
+    /// The node serves, at these addresses.
+    Ready(&'a Bound),
+    Control(&'a Rc<Control>),
+    Shard(&'a Rc<Shard>),
+}
+
+/// One life of a node before its executors run it. Says nothing of what runs them.
+struct Process {
+    seats: Vec<Mutex<Option<Seat>>>,
+    shared: Shared,
+}
+
 /// Runs a broker until SIGTERM or SIGINT. `ready` is called once, when it serves.
 pub fn run(
     config: BrokerConfig,
@@ -95,66 +112,85 @@ pub fn run(
     for property in config.without_effect() {
         tracing::warn!(key = %property.key, origin = %property.origin, "setting has no effect here");
     }
-    let shards = config.shards;
-    let seats = seats(shards)?;
-    let shared = Arc::new(Shared {
-        admission: Admission::new(ConnectionLimits {
-            total: config.max_connections,
-            per_ip: config.max_connections_per_ip,
-            overrides: config.max_connections_per_ip_overrides.clone(),
-        }),
-        families: config.metrics_listener.is_some().then(Families::new),
-        config: Arc::new(config),
-        failure: Mutex::new(None),
-    });
+    let (stop_sender, stop) = lane::pair(1);
+    watch_signals(stop_sender).map_err(|error| ServeError::Setup(format!("signals: {error}")))?;
     let plan = RingPlan {
-        shards,
+        shards: config.shards,
         pin: true,
         spin: None,
     };
-    let seats: Arc<Vec<Mutex<Option<Seat>>>> = Arc::new(
-        seats
-            .into_iter()
-            .map(|seat| Mutex::new(Some(seat)))
-            .collect(),
-    );
+    let process = Arc::new(Process::new(config, stop)?);
     let outcome = {
-        let shared = shared.clone();
+        let process = process.clone();
         rt::run_ring(plan, move |index: ExecutorIndex| {
-            let seat = seats[index.index]
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let (shared, ready) = (shared.clone(), ready.clone());
+            let (process, ready) = (process.clone(), ready.clone());
             async move {
-                let Some(seat) = seat else { return };
-                if index.is_control() {
-                    if let Err(error) = bring_up::run(seat, shards, &shared, ready).await {
-                        *shared
-                            .failure
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner) = Some(error);
+                let seen = move |seen: Seen<'_>| {
+                    if let Seen::Ready(bound) = seen {
+                        ready(bound);
                     }
-                } else {
-                    shard_main(seat, shards, &shared).await;
-                }
+                };
+                process.run(index, seen).await;
             }
         })
     };
-    let failure = shared
-        .failure
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
-    match failure {
+    match process.failure() {
         Some(error) => Err(error),
         None => Ok(outcome?),
     }
 }
 
-fn seats(shards: usize) -> Result<Vec<Seat>, ServeError> {
-    let (stop_sender, stop) = lane::pair(1);
-    watch_signals(stop_sender).map_err(|error| ServeError::Setup(format!("signals: {error}")))?;
+impl Process {
+    fn new(config: BrokerConfig, stop: LaneReceiver<()>) -> Result<Process, ServeError> {
+        let seats = seats(config.shards, stop)?;
+        let seats = seats.into_iter().map(|seat| Mutex::new(Some(seat)));
+        Ok(Process {
+            seats: seats.collect(),
+            shared: Shared {
+                admission: Admission::new(ConnectionLimits {
+                    total: config.max_connections,
+                    per_ip: config.max_connections_per_ip,
+                    overrides: config.max_connections_per_ip_overrides.clone(),
+                }),
+                families: config.metrics_listener.is_some().then(Families::new),
+                config: Arc::new(config),
+                failure: Mutex::new(None),
+            },
+        })
+    }
+
+    /// The main future of one executor.
+    async fn run(&self, index: ExecutorIndex, seen: impl Fn(Seen<'_>)) {
+        let seat = self.seats[index.index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(seat) = seat else { return };
+        let shards = self.shared.config.shards;
+        if index.is_control() {
+            if let Err(error) = bring_up::run(seat, shards, &self.shared, seen).await {
+                *self
+                    .shared
+                    .failure
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        } else {
+            shard_main(seat, shards, &self.shared, seen).await;
+        }
+    }
+
+    /// Why the node ended, if it did not end as it was told to.
+    fn failure(&self) -> Option<ServeError> {
+        self.shared
+            .failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+fn seats(shards: usize, stop: LaneReceiver<()>) -> Result<Vec<Seat>, ServeError> {
     let mut ends = mesh::build(shards + 1);
     let control_end = ends
         .pop()
@@ -199,7 +235,7 @@ fn watch_signals(stop: lane::LaneSender<()>) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
+async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Seen<'_>)) {
     let place = seat.mesh.place();
     let Some((order, startup)) = seat.orders else {
         return;
@@ -262,6 +298,7 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Arc<Shared>) {
         metrics,
     );
     mesh::serve_shard(&mesh, inbox, &shard);
+    seen(Seen::Shard(&shard));
     rt::spawn(tell_failures(shard.clone(), failed));
     listeners::serve(&shard, bound, shared);
     shard.start_upkeep();

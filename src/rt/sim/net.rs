@@ -276,3 +276,8 @@ pub(crate) fn resolve(executor: &Executor, host: &str, port: u16) -> io::Result<
         None => Err(io::ErrorKind::NotFound.into()),
     }
 }
+
+/// The node's name, for [`crate::rt::net::host_name`].
+pub(crate) fn host_name(executor: &Executor) -> String {
+    executor.node.name.clone()
+}

@@ -1,0 +1,228 @@
+//! One world from its seed to its verdict.
+
+use super::cluster::{Cluster, Setup};
+use super::ledger::{Counts, Ledger, Promise};
+use super::load::{self, Load, Row, Topic};
+use super::nemesis::{self, Nemesis, Trouble};
+use super::seeds;
+use crate::client::ClientError;
+use crate::cluster::OFFSETS_TOPIC;
+use crate::rt::sim::World;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Anything fetched before is with its client after this long: a request's time-out and a poll.
+const SETTLED_AFTER: Duration = Duration::from_secs(12);
+/// How long the clients may need to end in a world that is whole: a delivery's and a call's
+/// time-outs.
+const END_LIMIT: Duration = Duration::from_secs(90);
+
+/// What a world is made of.
+struct Plan {
+    setup: Setup,
+    topics: Vec<Topic>,
+    promises: Vec<(String, Promise)>,
+    rows: Vec<Row>,
+    troubles: &'static [Trouble],
+    strikes: u64,
+}
+
+/// What came of a world.
+struct Outcome {
+    counts: Counts,
+    troubles: BTreeMap<Trouble, u64>,
+    violations: Vec<String>,
+    trace: u64,
+    steps: u64,
+    elapsed: Duration,
+}
+
+/// Runs a future on a client's host.
+fn on_host<F: Future<Output = ()> + 'static>(
+    world: &World,
+    name: &str,
+    load: &Rc<Load>,
+    client: impl Fn(Rc<Load>) -> F + 'static,
+) {
+    let load = load.clone();
+    load.running.set(load.running.get() + 1);
+    world.add_node(name).start(1, move |index| {
+        let client = (!index.is_control()).then(|| client(load.clone()));
+        let load = load.clone();
+        async move {
+            if let Some(client) = client {
+                client.await;
+                load.running.set(load.running.get() - 1);
+            }
+        }
+    });
+}
+
+/// Runs something to its end on a host of its own, in a world that is whole.
+fn at_once<F: Future<Output = Result<(), ClientError>> + 'static>(
+    world: &World,
+    name: &str,
+    load: &Rc<Load>,
+    run: impl Fn(Rc<Load>) -> F + 'static,
+) {
+    let outcome: Rc<RefCell<Option<Result<(), ClientError>>>> = Rc::default();
+    let told = outcome.clone();
+    let run = Rc::new(run);
+    on_host(world, name, load, move |load| {
+        let (run, told) = (run.clone(), told.clone());
+        async move {
+            let result = run(load).await;
+            *told.borrow_mut() = Some(result);
+        }
+    });
+    let ended = world.run_until(END_LIMIT, || outcome.borrow().is_some());
+    assert!(ended, "{name} does not end");
+    if let Some(Err(error)) = outcome.take() {
+        panic!("{name}: {error}");
+    }
+}
+
+fn live(seed: u64, plan: &Plan) -> Outcome {
+    let cluster = Cluster::new(seed, &plan.setup);
+    let world = &cluster.world;
+    let load = Rc::new(Load {
+        servers: cluster.bootstrap_servers(),
+        topics: plan.topics.clone(),
+        ledger: Ledger::new(plan.promises.iter().cloned()),
+        ending: Cell::new(false),
+        running: Cell::new(0),
+    });
+    cluster.start_all();
+    cluster.serve();
+    at_once(world, "admin", &load, load::make_topics);
+    for (id, row) in plan.rows.iter().copied().enumerate() {
+        let client = move |load| load::produce(load, id as u32, row);
+        on_host(world, &format!("producer-{id}"), &load, client);
+    }
+    on_host(world, "reader-1", &load, |load| load::read(load, 1));
+    for id in 0..2 {
+        let client = move |load| load::belong(load, id, "workers");
+        on_host(world, &format!("member-{id}"), &load, client);
+    }
+    let nodes = plan.setup.brokers + 1 + plan.rows.len() + 3;
+    let mut nemesis = Nemesis {
+        cluster: &cluster,
+        ledger: &load.ledger,
+        done: BTreeMap::new(),
+    };
+    let mut last_loss = world.elapsed();
+    let mut losses = 0;
+    let pass = |longest_ms: u64| {
+        world.run_for(Duration::from_millis(50 + world.random_below(longest_ms)));
+    };
+    pass(3000);
+    for _ in 0..plan.strikes {
+        nemesis.strike(plan.troubles, nodes);
+        pass(2500);
+        nemesis.relent();
+        pass(2500);
+        if load.ledger.losses() != losses {
+            losses = load.ledger.losses();
+            last_loss = world.elapsed();
+        } else if world.elapsed() - last_loss > SETTLED_AFTER {
+            load.ledger.settle();
+        }
+    }
+    nemesis.heal();
+    cluster.serve();
+    pass(3000);
+    load.ending.set(true);
+    let ended = world.run_until(END_LIMIT, || load.running.get() == 0);
+    assert!(ended, "{} clients do not end", load.running.get());
+    at_once(world, "auditor", &load, load::audit);
+    let mut violations = load.ledger.violations();
+    violations.extend(cluster.probes.violations());
+    assert!(cluster.probes.looks() > 100, "nobody looked");
+    Outcome {
+        counts: load.ledger.counts(),
+        troubles: nemesis.done,
+        violations,
+        trace: world.trace_hash(),
+        steps: world.steps(),
+        elapsed: world.elapsed(),
+    }
+}
+
+/// One broker whose topics are in different durability rows.
+fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
+    let topic = |name: &str, flush: &str| Topic {
+        name: name.to_owned(),
+        partitions: 2,
+        replication: 1,
+        configs: vec![
+            ("flush.messages".to_owned(), flush.to_owned()),
+            ("segment.bytes".to_owned(), "1048576".to_owned()),
+        ],
+    };
+    let promise = |survives_power_loss| Promise {
+        survives_power_loss,
+    };
+    let never = "9223372036854775807";
+    let settings = match flushed_offsets {
+        true => vec![("log.flush.interval.messages", "1".to_owned())],
+        false => Vec::new(),
+    };
+    Plan {
+        setup: Setup {
+            brokers: 1,
+            shards: 2,
+            settings,
+        },
+        topics: vec![topic("ledgers", "1"), topic("clicks", never)],
+        promises: vec![
+            ("ledgers".to_owned(), promise(true)),
+            ("clicks".to_owned(), promise(false)),
+            (OFFSETS_TOPIC.to_owned(), promise(flushed_offsets)),
+        ],
+        rows: vec![Row::Idempotent, Row::All, Row::Leader, Row::None],
+        troubles: nemesis::FOR_ONE,
+        strikes,
+    }
+}
+
+fn run(count: u64, plan: impl Fn(u64) -> Plan) {
+    let mut counts = Counts::default();
+    let mut troubles: BTreeMap<Trouble, u64> = BTreeMap::new();
+    let (mut steps, mut worlds, mut elapsed) = (0, 0, Duration::ZERO);
+    for seed in seeds(count) {
+        let outcome = live(seed, &plan(seed));
+        let told = outcome.violations.join("\n");
+        assert!(
+            outcome.violations.is_empty(),
+            "HIGHWATER_SEED={seed}:\n{told}"
+        );
+        counts = counts.and(&outcome.counts);
+        for (kind, times) in outcome.troubles {
+            *troubles.entry(kind).or_default() += times;
+        }
+        (steps, worlds) = (steps + outcome.steps, worlds + 1);
+        elapsed += outcome.elapsed;
+    }
+    println!("{worlds} worlds, {steps} steps, {elapsed:?}: {counts:?}, {troubles:?}");
+    assert!(counts.acked > 100 * worlds && counts.seen > 100 * worlds);
+}
+
+#[test]
+fn one_broker_keeps_its_promises() {
+    run(4, |seed| one_broker(seed % 2 == 0, 8));
+}
+
+#[test]
+fn a_whole_world_replays_exactly() {
+    for seed in seeds(1) {
+        let worlds = [
+            live(seed, &one_broker(true, 4)),
+            live(seed, &one_broker(true, 4)),
+        ];
+        let [first, again] = worlds.map(|w| (w.trace, w.steps, w.elapsed, w.counts.acked));
+        assert_eq!(first, again, "HIGHWATER_SEED={seed}");
+    }
+}

@@ -1,0 +1,349 @@
+//! The clients of a world: producers, readers, and members of groups, each on a host of its own.
+//! What they learn goes into the ledger.
+
+use super::ledger::{Ledger, RecordId};
+use crate::client::{
+    Acks, Admin, ClientConfig, ClientError, CommittedOffset, Consumer, ConsumerConfig,
+    ConsumerRecord, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
+    TopicPartition,
+};
+use crate::rt;
+use crate::types::{LeaderEpoch, Offset};
+use crate::wire::Str;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A topic of the load.
+#[derive(Clone, Debug)]
+pub(super) struct Topic {
+    pub(super) name: String,
+    pub(super) partitions: i32,
+    pub(super) replication: i16,
+    pub(super) configs: Vec<(String, String)>,
+}
+
+/// What a producer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    Idempotent,
+    All,
+    Leader,
+    None,
+}
+
+/// What all clients share.
+pub(super) struct Load {
+    pub(super) servers: String,
+    pub(super) topics: Vec<Topic>,
+    pub(super) ledger: Ledger,
+    /// Producers send nothing new, then readers and members end too.
+    pub(super) ending: Cell<bool>,
+    /// Clients that have not ended.
+    pub(super) running: Cell<usize>,
+}
+
+impl Load {
+    pub(super) fn partitions(&self) -> Vec<TopicPartition> {
+        let of = |topic: &Topic| {
+            let name = Str::from(&topic.name);
+            (0..topic.partitions).map(move |partition| TopicPartition::new(name.clone(), partition))
+        };
+        self.topics.iter().flat_map(of).collect()
+    }
+
+    pub(super) fn client(&self, id: &str) -> ClientConfig {
+        ClientConfig {
+            client_id: id.to_owned(),
+            request_timeout: Duration::from_secs(5),
+            connection_setup_timeout: Duration::from_secs(2),
+            api_timeout: Duration::from_secs(10),
+            metadata_max_age: Duration::from_secs(10),
+            allow_auto_create_topics: false,
+            ..ClientConfig::new(&self.servers)
+        }
+    }
+}
+
+/// Tries until it works or `give_up` holds.
+async fn insist<T, F: Future<Output = Result<T, ClientError>>>(
+    give_up: impl Fn() -> bool,
+    mut attempt: impl FnMut() -> F,
+) -> Option<T> {
+    loop {
+        match attempt().await {
+            Ok(value) => return Some(value),
+            Err(_) if give_up() => return None,
+            Err(_) => rt::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+/// Makes the topics of the load.
+pub(super) async fn make_topics(load: Rc<Load>) -> Result<(), ClientError> {
+    let admin = Admin::connect(load.client("admin")).await?;
+    for topic in &load.topics {
+        let topic = NewTopic {
+            configs: topic.configs.clone(),
+            ..NewTopic::new(&topic.name, topic.partitions, topic.replication)
+        };
+        admin.create_topic(&topic, false).await?;
+    }
+    admin.close();
+    Ok(())
+}
+
+/// Sends until the load ends; returns when the fate of every record is known.
+pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
+    let config = ProducerConfig {
+        client: load.client(&format!("producer-{id}")),
+        acks: match row {
+            Row::Idempotent | Row::All => Acks::All,
+            Row::Leader => Acks::Leader,
+            Row::None => Acks::None,
+        },
+        idempotence: row == Row::Idempotent,
+        // Without idempotence only one request in flight keeps the order.
+        in_flight_max: if row == Row::Idempotent { 5 } else { 1 },
+        batch_size: 2000,
+        linger: Duration::from_millis(rt::random_below(6)),
+        block_max: Duration::from_secs(10),
+        delivery_timeout: Duration::from_secs(30),
+        ..ProducerConfig::default()
+    };
+    if row == Row::Idempotent {
+        load.ledger.is_idempotent(id);
+    }
+    let ending = || load.ending.get();
+    let connect = || Producer::connect(config.clone());
+    let Some(producer) = insist(ending, connect).await else {
+        return;
+    };
+    let partitions = load.partitions();
+    let mut numbers = vec![0; partitions.len()];
+    while !load.ending.get() {
+        for _ in 0..1 + rt::random_below(4) {
+            let at = rt::random_below(partitions.len() as u64) as usize;
+            let key = &partitions[at];
+            let record = RecordId {
+                producer: id,
+                number: numbers[at],
+            };
+            numbers[at] += 1;
+            load.ledger.sent(key, record);
+            let since = load.ledger.losses();
+            match producer.send(record_of(key, record)).await {
+                Ok(delivery) => {
+                    let (load, key) = (load.clone(), key.clone());
+                    drop(rt::spawn(async move {
+                        match delivery.await {
+                            // There is no promise with acks=0.
+                            Ok(_) if row == Row::None => {}
+                            Ok(done) => {
+                                let offset = done.offset.map(|offset| offset.0);
+                                load.ledger.acked(&key, record, offset, since);
+                            }
+                            Err(_) => load.ledger.failed(),
+                        }
+                    }));
+                }
+                Err(_) => load.ledger.failed(),
+            }
+        }
+        rt::sleep(Duration::from_micros(rt::random_below(40_000))).await;
+    }
+    producer.flush().await;
+    producer.close(Duration::from_secs(1)).await;
+}
+
+fn record_of(key: &TopicPartition, id: RecordId) -> ProducerRecord {
+    let mut value = Vec::with_capacity(64);
+    value.extend_from_slice(&id.producer.to_be_bytes());
+    value.extend_from_slice(&id.number.to_be_bytes());
+    let padding = if rt::random_below(20) == 0 { 3000 } else { 200 };
+    value.resize(8 + rt::random_below(padding) as usize, id.number as u8);
+    ProducerRecord::new(key.topic.clone(), value).with_partition(key.partition)
+}
+
+/// Which record this is; `None` if it is none of ours.
+fn id_of(record: &ConsumerRecord) -> Option<RecordId> {
+    let value = record.value.as_ref()?;
+    let part = |at: usize| Some(u32::from_be_bytes(value.get(at..at + 4)?.try_into().ok()?));
+    let id = RecordId {
+        producer: part(0)?,
+        number: part(4)?,
+    };
+    let padding = &value[8..];
+    padding
+        .iter()
+        .all(|byte| *byte == id.number as u8)
+        .then_some(id)
+}
+
+fn consumer_config(load: &Load, id: &str, group: Option<&str>) -> ConsumerConfig {
+    ConsumerConfig {
+        client: load.client(id),
+        group_id: group.map(str::to_owned),
+        offset_reset: OffsetReset::Earliest,
+        auto_commit: None,
+        fetch_max_wait: Duration::from_millis(300),
+        partition_fetch_bytes: 8000,
+        session_timeout: Duration::from_secs(6),
+        heartbeat_interval: Duration::from_secs(1),
+        ..ConsumerConfig::default()
+    }
+}
+
+fn saw(load: &Load, record: &ConsumerRecord, since: u64) {
+    let key = TopicPartition::new(record.topic.clone(), record.partition);
+    match id_of(record) {
+        Some(id) => load.ledger.saw(&key, record.offset.0, id, since),
+        None => {
+            let offset = record.offset;
+            load.ledger
+                .violated(format!("{key} offset {offset} is no record of ours"));
+        }
+    }
+}
+
+/// Reads everything, from the beginning on, again and again from where it is.
+pub(super) async fn read(load: Rc<Load>, id: u32) {
+    let config = consumer_config(&load, &format!("reader-{id}"), None);
+    let ending = || load.ending.get();
+    let Some(mut consumer) = insist(ending, || Consumer::connect(config.clone())).await else {
+        return;
+    };
+    if consumer.assign(&load.partitions()).await.is_err() {
+        return;
+    }
+    while !load.ending.get() {
+        let since = load.ledger.settled_losses();
+        match consumer.poll(Duration::from_millis(500)).await {
+            Ok(records) => records.iter().for_each(|record| saw(&load, record, since)),
+            Err(_) => rt::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    let _ = consumer.close().await;
+}
+
+/// Reads as a member of a group and commits what it has read.
+pub(super) async fn belong(load: Rc<Load>, id: u32, group: &'static str) {
+    let config = consumer_config(&load, &format!("member-{id}"), Some(group));
+    let ending = || load.ending.get();
+    let Some(mut consumer) = insist(ending, || Consumer::connect(config.clone())).await else {
+        return;
+    };
+    let topics: Vec<&str> = load
+        .topics
+        .iter()
+        .map(|topic| topic.name.as_str())
+        .collect();
+    if consumer.subscribe(&topics).await.is_err() {
+        return;
+    }
+    let mut rebalances = 0;
+    while !load.ending.get() {
+        let since = load.ledger.settled_losses();
+        let Ok(records) = consumer.poll(Duration::from_millis(500)).await else {
+            rt::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        records.iter().for_each(|record| saw(&load, record, since));
+        if consumer.rebalances() != rebalances {
+            rebalances = consumer.rebalances();
+            ask_commits(&load, &consumer, group).await;
+        }
+        let mut ends: BTreeMap<TopicPartition, i64> = BTreeMap::new();
+        for record in &records {
+            let key = TopicPartition::new(record.topic.clone(), record.partition);
+            ends.insert(key, record.offset.0 + 1);
+        }
+        let offsets: Vec<(TopicPartition, CommittedOffset)> = ends
+            .into_iter()
+            .map(|(key, offset)| {
+                let committed = CommittedOffset {
+                    offset: Offset(offset),
+                    leader_epoch: LeaderEpoch::UNKNOWN,
+                    metadata: String::new(),
+                };
+                (key, committed)
+            })
+            .collect();
+        let since = load.ledger.losses();
+        if !offsets.is_empty() && consumer.commit_offsets(&offsets).await.is_ok() {
+            for (key, committed) in offsets {
+                load.ledger
+                    .committed(group, &key, committed.offset.0, since);
+            }
+        }
+    }
+    let _ = consumer.close().await;
+}
+
+/// What the group is told of its offsets must be what was committed last, or later.
+async fn ask_commits(load: &Load, consumer: &Consumer, group: &str) {
+    let keys = consumer.assignment();
+    let known: Vec<_> = keys
+        .iter()
+        .map(|key| load.ledger.last_commit(group, key))
+        .collect();
+    let Ok(told) = consumer.committed(&keys).await else {
+        return;
+    };
+    for (key, known) in keys.iter().zip(known) {
+        let found = told.iter().find(|(of, _)| of == key);
+        let told = found.map(|(_, committed)| committed.offset.0);
+        load.ledger.told_commit(group, key, told, known);
+    }
+}
+
+/// Reads every partition from its beginning to its end and has the ledger judge it.
+pub(super) async fn audit(load: Rc<Load>) -> Result<(), ClientError> {
+    let mut consumer =
+        Consumer::connect(consumer_config(&load, "auditor", Some("workers"))).await?;
+    let keys = load.partitions();
+    let latest: Vec<_> = keys
+        .iter()
+        .map(|key| (key.clone(), crate::client::OffsetSpec::Latest))
+        .collect();
+    let mut ends: BTreeMap<TopicPartition, i64> = BTreeMap::new();
+    for (key, listed) in consumer.offsets(&latest).await? {
+        let listed = listed.map_err(|error| ClientError::Invalid(error.to_string()))?;
+        ends.insert(key, listed.offset.map_or(0, |offset| offset.0));
+    }
+    consumer.assign(&keys).await?;
+    for key in &keys {
+        consumer.seek(key, Offset(0))?;
+    }
+    let logs: RefCell<BTreeMap<TopicPartition, Vec<(i64, RecordId)>>> = RefCell::default();
+    let mut open: BTreeSet<TopicPartition> = ends
+        .iter()
+        .filter(|(_, end)| **end > 0)
+        .map(|(key, _)| key.clone())
+        .collect();
+    while !open.is_empty() {
+        for record in consumer.poll(Duration::from_secs(1)).await? {
+            let key = TopicPartition::new(record.topic.clone(), record.partition);
+            let Some(id) = id_of(&record) else {
+                let offset = record.offset;
+                load.ledger
+                    .violated(format!("{key} offset {offset} is no record of ours"));
+                continue;
+            };
+            if record.offset.0 + 1 >= ends[&key] {
+                open.remove(&key);
+            }
+            let mut logs = logs.borrow_mut();
+            logs.entry(key).or_default().push((record.offset.0, id));
+        }
+    }
+    for key in &keys {
+        let log = logs.borrow_mut().remove(key).unwrap_or_default();
+        load.ledger.audit(key, &log);
+    }
+    ask_commits(&load, &consumer, "workers").await;
+    let _ = consumer.close().await;
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Whole brokers in simulated worlds, with real producers, readers and groups, while processes die,
+//! power goes, disks fail and networks cut; and a checker that knows what was promised.
+//!
+//! A world is a function of its seed. `HIGHWATER_SEED=n` runs one, `HIGHWATER_SEEDS=n` as many:
+//! `HIGHWATER_SEEDS=1000 cargo test --release --lib simulation -- --nocapture`.
+//!
+//! * [`cluster`] brokers and their lives; [`probes`] what is true inside of them at every step;
+//! * [`load`] the clients; [`ledger`] what they know, and the judgement;
+//! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
+
+mod cluster;
+mod history;
+mod ledger;
+mod load;
+mod nemesis;
+mod probes;
+
+/// The seeds of a random test, each printed before it runs: `HIGHWATER_SEEDS` of them (or `count`;
+/// one with `HIGHWATER_SEED`), from `HIGHWATER_SEED` (or a random one) on.
+pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let of = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    let given: Option<u64> = of("HIGHWATER_SEED");
+    let first = given.unwrap_or_else(|| fastrand::u64(..));
+    let count = of("HIGHWATER_SEEDS").unwrap_or(given.map_or(count, |_| 1));
+    (0..count).map(move |at| {
+        let seed = first.wrapping_add(at);
+        println!("HIGHWATER_SEED={seed}");
+        seed
+    })
+}

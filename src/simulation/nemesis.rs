@@ -1,0 +1,162 @@
+//! What goes wrong in a world, chosen by its seed: processes that die, power that goes, disks that
+//! fail or are slow, networks that cut, clocks that jump. Everything it does it can take back.
+
+use super::cluster::Cluster;
+use super::ledger::Ledger;
+use crate::rt::sim::Fault;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    Kill,
+    PowerLoss,
+    Restart,
+    CutClient,
+    CutOneWay,
+    #[allow(dead_code)]
+    CutBrokers,
+    ResetConnections,
+    SlowDisk,
+    FailingDisk,
+    Clock,
+    SlowNetwork,
+}
+
+/// Everything there is for worlds of one broker.
+pub(super) const FOR_ONE: &[Trouble] = &[
+    Trouble::Kill,
+    Trouble::PowerLoss,
+    Trouble::Restart,
+    Trouble::CutClient,
+    Trouble::CutOneWay,
+    Trouble::ResetConnections,
+    Trouble::SlowDisk,
+    Trouble::FailingDisk,
+    Trouble::Clock,
+    Trouble::SlowNetwork,
+];
+
+/// How long a broker on its orderly way down may take.
+const STOP_LIMIT: Duration = Duration::from_secs(90);
+
+/// See the module's words.
+pub(super) struct Nemesis<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) ledger: &'a Ledger,
+    pub(super) done: BTreeMap<Trouble, u64>,
+}
+
+impl Nemesis<'_> {
+    fn below(&self, bound: u64) -> u64 {
+        self.cluster.world.random_below(bound)
+    }
+
+    fn broker(&self) -> usize {
+        self.below(self.cluster.brokers.len() as u64) as usize
+    }
+
+    /// Any node, broker or client, but `not`.
+    fn other(&self, not: usize, nodes: usize) -> usize {
+        let at = self.below(nodes as u64 - 1) as usize;
+        if at >= not { at + 1 } else { at }
+    }
+
+    /// Brings one trouble of `kinds` into a world of `nodes` nodes.
+    pub(super) fn strike(&mut self, kinds: &[Trouble], nodes: usize) {
+        let kind = kinds[self.below(kinds.len() as u64) as usize];
+        *self.done.entry(kind).or_default() += 1;
+        let at = self.broker();
+        let cluster = self.cluster;
+        let broker = &cluster.brokers[at];
+        let network = cluster.world.network();
+        match kind {
+            Trouble::Kill if broker.is_running() => broker.kill(),
+            Trouble::PowerLoss if broker.is_running() => {
+                broker.lose_power();
+                self.ledger.loss();
+            }
+            Trouble::Restart if broker.is_running() => {
+                broker.terminate();
+                cluster.world.run_until(STOP_LIMIT, || !broker.is_running());
+                broker.down.set(true);
+            }
+            Trouble::Kill | Trouble::PowerLoss | Trouble::Restart => {}
+            Trouble::CutClient => network.cut(at, self.other(at, nodes)),
+            Trouble::CutOneWay => {
+                let other = self.other(at, nodes);
+                match self.below(2) {
+                    0 => network.cut_one_way(at, other),
+                    _ => network.cut_one_way(other, at),
+                }
+            }
+            Trouble::CutBrokers => {
+                if cluster.brokers.len() > 1 {
+                    network.cut(at, self.other(at, cluster.brokers.len()));
+                }
+            }
+            Trouble::ResetConnections => {
+                network.reset_connections(at, self.other(at, nodes));
+            }
+            Trouble::SlowDisk => broker.host.disk().set_slowness(2 + self.below(60)),
+            Trouble::FailingDisk => {
+                let disk = broker.host.disk();
+                match self.below(3) {
+                    0 => disk.fail_syncs(Fault::OneIn(20)),
+                    1 => disk.fail_writes(Fault::OneIn(200)),
+                    _ => disk.set_short_writes(3),
+                }
+                // What a failed sync should have covered may be lost with the power only, and the
+                // next power loss counts by itself. An unsynced row may lose the rest already.
+                self.ledger.loss();
+            }
+            Trouble::Clock => {
+                let drift = self.below(20_000) as i64;
+                let skew = self.below(20_000) as i64 - 10_000;
+                broker.host.set_clock(drift, skew);
+            }
+            Trouble::SlowNetwork => {
+                let ms = self.below(30);
+                network.set_delay(Duration::from_millis(ms / 2), Duration::from_millis(ms + 1));
+            }
+        }
+    }
+
+    /// Takes some of the troubles back: brokers that are down start again.
+    pub(super) fn relent(&self) {
+        for (at, broker) in self.cluster.brokers.iter().enumerate() {
+            if !broker.is_running() && self.below(3) > 0 {
+                broker.host.disk().heal();
+                self.cluster.start(at);
+            }
+        }
+        if self.below(2) == 0 {
+            self.cluster.world.network().heal_all();
+        }
+        if self.below(3) == 0 {
+            for broker in &self.cluster.brokers {
+                broker.host.disk().heal();
+            }
+        }
+    }
+
+    /// Takes everything back. A broker whose disk failed starts anew, as a person would do it.
+    pub(super) fn heal(&self) {
+        let network = self.cluster.world.network();
+        network.heal_all();
+        network.set_delay(Duration::from_micros(50), Duration::from_micros(500));
+        for (at, broker) in self.cluster.brokers.iter().enumerate() {
+            broker.host.disk().heal();
+            let control = self.cluster.probes.control(at);
+            let disk_failed =
+                control.is_some_and(|control| control.dirs().states().any(|(_, failed)| failed));
+            if disk_failed && broker.is_running() {
+                broker.kill();
+            }
+            if !broker.is_running() {
+                self.cluster.start(at);
+            }
+        }
+    }
+}

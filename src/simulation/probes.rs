@@ -1,0 +1,169 @@
+//! Looks into the brokers of a world from inside, after steps: the watermark chain of every
+//! replica, watermarks that never go back, one leader for each epoch. Holds nothing alive.
+
+use crate::replica::partition::Partition;
+use crate::rt::sim::World;
+use crate::server::Seen;
+use crate::shard::Shard;
+use crate::shard::control::Control;
+use crate::types::PartitionId;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+/// The invariants are looked at after one step in so many: most steps touch no partition.
+const EVERY: u64 = 8;
+
+/// One node's process.
+#[derive(Default)]
+struct Node {
+    life: u64,
+    ready: bool,
+    control: Weak<Control>,
+    shards: Vec<Weak<Shard>>,
+}
+
+/// A replica's marks at the last look.
+#[derive(Clone, Copy)]
+struct Marks {
+    life: u64,
+    epoch: i32,
+    high_watermark: i64,
+}
+
+/// See the module's words.
+#[derive(Default)]
+pub(super) struct Probes {
+    nodes: RefCell<BTreeMap<usize, Node>>,
+    marks: RefCell<BTreeMap<(usize, PartitionId), Marks>>,
+    leaders: RefCell<BTreeMap<(PartitionId, i32), usize>>,
+    looks: Cell<u64>,
+    violations: RefCell<Vec<String>>,
+}
+
+impl Probes {
+    /// The probes of a world, looking from now on.
+    pub(super) fn of(world: &World) -> Rc<Probes> {
+        let probes = Rc::new(Probes::default());
+        let looking = probes.clone();
+        world.on_step(move |world| {
+            if world.steps() % EVERY == 0 {
+                looking.look();
+            }
+        });
+        probes
+    }
+
+    /// A node begins a new life; what it is to report there.
+    pub(super) fn begin(self: &Rc<Self>, node: usize) -> impl Fn(Seen<'_>) + Clone + 'static {
+        {
+            let mut nodes = self.nodes.borrow_mut();
+            let known = nodes.entry(node).or_default();
+            *known = Node {
+                life: known.life + 1,
+                ..Node::default()
+            };
+        }
+        let probes = self.clone();
+        move |seen| {
+            let mut nodes = probes.nodes.borrow_mut();
+            let known = nodes.entry(node).or_default();
+            match seen {
+                Seen::Ready(_) => known.ready = true,
+                Seen::Control(control) => known.control = Rc::downgrade(control),
+                Seen::Shard(shard) => known.shards.push(Rc::downgrade(shard)),
+            }
+        }
+    }
+
+    pub(super) fn is_ready(&self, node: usize) -> bool {
+        self.nodes
+            .borrow()
+            .get(&node)
+            .is_some_and(|node| node.ready)
+    }
+
+    pub(super) fn control(&self, node: usize) -> Option<Rc<Control>> {
+        self.nodes.borrow().get(&node)?.control.upgrade()
+    }
+
+    pub(super) fn shards(&self, node: usize) -> Vec<Rc<Shard>> {
+        let nodes = self.nodes.borrow();
+        let shards = nodes.get(&node).map(|node| &node.shards);
+        shards
+            .into_iter()
+            .flatten()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    pub(super) fn violations(&self) -> Vec<String> {
+        self.violations.borrow().clone()
+    }
+
+    fn violated(&self, what: String) {
+        let mut violations = self.violations.borrow_mut();
+        // One that stays is told at every look.
+        if violations.len() < 10 && !violations.contains(&what) {
+            violations.push(what);
+        }
+    }
+
+    fn look(&self) {
+        self.looks.set(self.looks.get() + 1);
+        let nodes: Vec<(usize, u64)> = {
+            let nodes = self.nodes.borrow();
+            nodes.iter().map(|(id, node)| (*id, node.life)).collect()
+        };
+        for (node, life) in nodes {
+            for shard in self.shards(node) {
+                for partition in shard.partitions() {
+                    self.look_at(node, life, &partition);
+                }
+            }
+        }
+    }
+
+    fn look_at(&self, node: usize, life: u64, partition: &Partition) {
+        let bounds = partition.bounds();
+        let name = || format!("node {node}, {}-{}", partition.topic, partition.id.index);
+        let chain = bounds.log_start <= bounds.last_stable
+            && bounds.last_stable <= bounds.high_watermark
+            && bounds.high_watermark <= bounds.log_end;
+        // A log that starts over is cut first and moved after.
+        if !chain {
+            self.violated(format!("{}: {bounds:?}", name()));
+        }
+        let epoch = partition.leader_epoch().0;
+        let marks = Marks {
+            life,
+            epoch,
+            high_watermark: bounds.high_watermark.0,
+        };
+        let before = self.marks.borrow_mut().insert((node, partition.id), marks);
+        if let Some(before) = before
+            && before.life == life
+            && before.epoch == epoch
+            && before.high_watermark > marks.high_watermark
+        {
+            self.violated(format!(
+                "{}: the high watermark went back from {} to {} in epoch {epoch}",
+                name(),
+                before.high_watermark,
+                marks.high_watermark
+            ));
+        }
+        if before.is_some_and(|before| before.life == life && before.epoch > epoch) {
+            self.violated(format!("{}: the leader epoch went back to {epoch}", name()));
+        }
+        let mut leaders = self.leaders.borrow_mut();
+        let leader = *leaders.entry((partition.id, epoch)).or_insert(node);
+        if leader != node {
+            self.violated(format!("{}: node {leader} leads epoch {epoch} too", name()));
+        }
+    }
+}
