@@ -5,11 +5,10 @@
 //! itself except where a function says so.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
-
-use ahash::AHashMap;
 
 use super::config::ClientConfig;
 use super::connection::Connection;
@@ -48,7 +47,7 @@ struct Inner {
     refreshing: Semaphore,
     /// What refreshes ask for.
     wanted: RefCell<BTreeSet<Str>>,
-    nodes: RefCell<AHashMap<NodeId, Rc<Node>>>,
+    nodes: RefCell<BTreeMap<NodeId, Rc<Node>>>,
     /// The connection to whichever bootstrap server answered, until a broker is known.
     bootstrap: RefCell<Option<Connection>>,
     closed: Cell<bool>,
@@ -91,7 +90,7 @@ impl Cluster {
                 refreshed_at: Cell::new(None),
                 refreshing: Semaphore::new(1),
                 wanted: RefCell::new(BTreeSet::new()),
-                nodes: RefCell::new(AHashMap::new()),
+                nodes: RefCell::new(BTreeMap::new()),
                 bootstrap: RefCell::new(None),
                 closed: Cell::new(false),
             }),

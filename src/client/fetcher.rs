@@ -4,6 +4,7 @@
 //! failed becomes fetchable again, after a pause.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ahash::{AHashMap, AHashSet};
@@ -68,7 +69,7 @@ impl Fetcher {
         let fetchable = self.assignment.borrow().fetchable();
         let view = self.cluster.view();
         let mut leaderless = false;
-        let mut by_leader: AHashMap<NodeId, Vec<Fetchable>> = AHashMap::new();
+        let mut by_leader: BTreeMap<NodeId, Vec<Fetchable>> = BTreeMap::new();
         for fetch in fetchable {
             match view.leader_of(&fetch.key.topic, fetch.key.partition) {
                 Some(leader) => by_leader.entry(leader).or_default().push(fetch),

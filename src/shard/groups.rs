@@ -16,7 +16,6 @@ use crate::rt::{self, Instant};
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::ErrorCode;
 use crate::wire::batch_builder::{BatchBuilder, BuildError};
-use ahash::AHashMap;
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -42,7 +41,8 @@ pub struct Coordinator {
     shard: Weak<Shard>,
     pub partition: Rc<Partition>,
     state: RefCell<GroupCoordinatorShard>,
-    waiting: RefCell<AHashMap<ReplyToken, oneshot::Sender<Response>>>,
+    /// In the order in which they began to wait: that of their wake-ups when the coordinator goes.
+    waiting: RefCell<BTreeMap<ReplyToken, oneshot::Sender<Response>>>,
     tokens: Cell<u64>,
     /// Appends whose outcome has not been reported yet, oldest first.
     appends: RefCell<VecDeque<Append>>,
@@ -107,7 +107,7 @@ impl Groups {
             shard: Rc::downgrade(shard),
             partition: partition.clone(),
             state: RefCell::new(state),
-            waiting: RefCell::new(AHashMap::new()),
+            waiting: RefCell::new(BTreeMap::new()),
             tokens: Cell::new(0),
             appends: RefCell::new(VecDeque::new()),
             reporting: Cell::new(false),

@@ -175,9 +175,12 @@ impl Shard {
         self.partitions.borrow().get(&id).cloned()
     }
 
-    /// All partitions this shard owns.
+    /// All partitions this shard owns, in the order of their ids, so that what is done with all of
+    /// them repeats in a replay.
     pub fn partitions(&self) -> Vec<Rc<Partition>> {
-        self.partitions.borrow().values().cloned().collect()
+        let mut all: Vec<_> = self.partitions.borrow().values().cloned().collect();
+        all.sort_unstable_by_key(|partition| partition.id);
+        all
     }
 
     pub fn partition_count(&self) -> usize {

@@ -44,6 +44,10 @@ pub(super) struct Kernel {
     rng: RefCell<fastrand::Rng>,
     trace: Cell<u64>,
     steps: Cell<u64>,
+    /// Every state of the trace, where somebody wants to compare two runs.
+    kept: RefCell<Option<Vec<u64>>>,
+    /// What another run kept: this one stops where it leaves it.
+    expected: RefCell<std::vec::IntoIter<u64>>,
     next_id: Cell<u64>,
     tasks: RefCell<HashMap<u64, Task>>,
     executors: RefCell<Vec<Rc<Executor>>>,
@@ -89,6 +93,8 @@ impl Kernel {
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
             trace: Cell::new(seed ^ 0x5851_F42D_4C95_7F2D),
             steps: Cell::new(0),
+            kept: RefCell::default(),
+            expected: RefCell::default(),
             next_id: Cell::new(0),
             tasks: RefCell::new(HashMap::new()),
             executors: RefCell::new(Vec::new()),
@@ -114,10 +120,33 @@ impl Kernel {
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(29);
         self.trace.set(mixed);
+        if let Some(kept) = &mut *self.kept.borrow_mut() {
+            kept.push(mixed);
+        }
+        let expected = self.expected.borrow_mut().next();
+        if expected.is_some_and(|expected| expected != mixed) {
+            // Once: what follows is another run.
+            self.expected.take();
+            panic!("the run leaves the one before at step {}", self.steps());
+        }
+    }
+
+    pub(super) fn keep_trace(&self) {
+        self.kept.borrow_mut().get_or_insert_default();
+    }
+
+    pub(super) fn kept_trace(&self) -> Vec<u64> {
+        self.kept.borrow().clone().unwrap_or_default()
+    }
+
+    pub(super) fn expect_trace(&self, trace: Vec<u64>) {
+        *self.expected.borrow_mut() = trace.into_iter();
     }
 
     pub(super) fn random(&self) -> u64 {
-        self.rng.borrow_mut().u64(..)
+        let drawn = self.rng.borrow_mut().u64(..);
+        self.note(3, drawn);
+        drawn
     }
 
     /// Below `bound`, 0 if that is 0.
@@ -125,7 +154,9 @@ impl Kernel {
         if bound == 0 {
             0
         } else {
-            self.rng.borrow_mut().u64(..bound)
+            let drawn = self.rng.borrow_mut().u64(..bound);
+            self.note(4, drawn);
+            drawn
         }
     }
 

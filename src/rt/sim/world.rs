@@ -138,6 +138,21 @@ impl World {
         self.shared.kernel.trace_hash()
     }
 
+    /// Keeps every state of the trace from here on, for [`World::expect_trace`].
+    pub fn keep_trace(&self) {
+        self.shared.kernel.keep_trace();
+    }
+
+    pub fn kept_trace(&self) -> Vec<u64> {
+        self.shared.kernel.kept_trace()
+    }
+
+    /// Panics at the first decision that differs from another run's, there where it is made: the
+    /// stack leads to what comes from outside the seed.
+    pub fn expect_trace(&self, trace: Vec<u64>) {
+        self.shared.kernel.expect_trace(trace);
+    }
+
     /// A number from the world's generator: for a test's own choices.
     pub fn random_below(&self, bound: u64) -> u64 {
         self.shared.kernel.below(bound)
