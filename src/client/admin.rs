@@ -28,10 +28,13 @@ use crate::wire::messages::delete_topics_request::{DeleteTopicState, DeleteTopic
 use crate::wire::messages::describe_cluster_request::DescribeClusterRequest;
 use crate::wire::messages::describe_cluster_response::DescribeClusterResponse;
 use crate::wire::messages::describe_log_dirs_request::DescribeLogDirsRequest;
+use crate::wire::messages::unregister_broker_request::UnregisterBrokerRequest;
 use crate::wire::{ErrorCode, Str};
 
 /// The first version of DeleteTopics that names topics in structs.
 const DELETE_TOPICS_STRUCTS_FIRST: i16 = 6;
+/// The first version of DescribeCluster that tells of fenced brokers (KIP-1073).
+const FENCED_BROKERS_FIRST: i16 = 2;
 
 /// A topic that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +122,7 @@ impl Admin {
     }
 
     /// How long a broker may take over a change, milliseconds.
-    fn timeout_ms(&self) -> i32 {
+    pub(super) fn timeout_ms(&self) -> i32 {
         i32::try_from(self.cluster.config().request_timeout.as_millis()).unwrap_or(i32::MAX)
     }
 
@@ -140,14 +143,47 @@ impl Admin {
             .await
     }
 
-    /// The cluster as its brokers register it.
-    pub async fn describe_cluster(&self) -> Result<DescribeClusterResponse, ClientError> {
+    /// The cluster as its brokers register it; with `fenced_too` also those that serve nobody.
+    ///
+    /// # Errors
+    /// [`ClientError::UnsupportedVersion`] where the broker cannot tell of fenced ones.
+    pub async fn describe_cluster(
+        &self,
+        fenced_too: bool,
+    ) -> Result<DescribeClusterResponse, ClientError> {
+        let request = DescribeClusterRequest {
+            include_fenced_brokers: fenced_too,
+            ..DescribeClusterRequest::default()
+        };
+        let first = if fenced_too { FENCED_BROKERS_FIRST } else { 0 };
+        let limit = self.cluster.config().request_timeout;
         self.retry(async || {
-            let request = DescribeClusterRequest::default();
-            let answer = self.cluster.call_any(&request, Duration::ZERO).await?;
+            let connection = self.cluster.any().await?;
+            let version = connection
+                .versions()
+                .choose::<DescribeClusterRequest>(first, i16::MAX)?;
+            let sent = connection.start(&request, version)?;
+            let answer = sent.answer::<DescribeClusterRequest>(limit).await?;
             let what = || "describing the cluster".to_owned();
             check_with(answer.error_code, answer.error_message.as_deref(), what)?;
             Ok(answer)
+        })
+        .await
+    }
+
+    /// Takes a broker that has gone for good out of the cluster.
+    ///
+    /// # Errors
+    /// BROKER_ID_NOT_REGISTERED.
+    pub async fn unregister_broker(&self, node: NodeId) -> Result<(), ClientError> {
+        let request = UnregisterBrokerRequest {
+            broker_id: node.0,
+            ..UnregisterBrokerRequest::default()
+        };
+        self.retry(async || {
+            let answer = self.cluster.call_any(&request, Duration::ZERO).await?;
+            let what = || format!("unregistering broker {}", node.0);
+            check_with(answer.error_code, answer.error_message.as_deref(), what)
         })
         .await
     }

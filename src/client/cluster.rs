@@ -126,25 +126,10 @@ impl Cluster {
     pub async fn retry_until<T>(
         &self,
         deadline: Instant,
-        mut attempt: impl AsyncFnMut() -> Result<T, ClientError>,
+        attempt: impl AsyncFnMut() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        let mut failures = 0;
-        loop {
-            match attempt().await {
-                Err(error) if error.is_retriable() && !self.is_closed() => {
-                    failures += 1;
-                    let delay = self
-                        .config()
-                        .retry_backoff
-                        .delay(failures, rt::random_u64());
-                    if rt::now() + delay >= deadline {
-                        return Err(error);
-                    }
-                    rt::sleep(delay).await;
-                }
-                result => return result,
-            }
-        }
+        let given_up = || self.is_closed();
+        retry_until(self.config(), deadline, given_up, attempt).await
     }
 
     // ------------------------------------------------------------------------------ the view
@@ -468,8 +453,32 @@ fn shuffle<T>(items: &mut [T]) {
     }
 }
 
+/// Repeats `attempt` while its error is retriable, `deadline` has not passed and nobody has given
+/// up, with the back-off of `config`.
+pub(super) async fn retry_until<T>(
+    config: &ClientConfig,
+    deadline: Instant,
+    given_up: impl Fn() -> bool,
+    mut attempt: impl AsyncFnMut() -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
+    let mut failures = 0;
+    loop {
+        match attempt().await {
+            Err(error) if error.is_retriable() && !given_up() => {
+                failures += 1;
+                let delay = config.retry_backoff.delay(failures, rt::random_u64());
+                if rt::now() + delay >= deadline {
+                    return Err(error);
+                }
+                rt::sleep(delay).await;
+            }
+            result => return result,
+        }
+    }
+}
+
 /// `host:port`, the host in brackets if it is an IPv6 address.
-fn host_and_port(server: &str) -> Result<(&str, u16), ClientError> {
+pub(super) fn host_and_port(server: &str) -> Result<(&str, u16), ClientError> {
     let invalid = || ClientError::Invalid(format!("bootstrap server {server:?} is not host:port"));
     let (host, port) = server.rsplit_once(':').ok_or_else(invalid)?;
     let port = port.parse().map_err(|_| invalid())?;

@@ -9,6 +9,8 @@ mod accumulator;
 mod admin;
 mod admin_configs;
 mod admin_groups;
+mod admin_partitions;
+mod admin_quorum;
 mod assignment;
 mod assignor;
 mod backoff;
@@ -18,6 +20,7 @@ mod connection;
 mod consumer;
 mod consumer_offsets;
 mod consumer_protocol;
+mod controllers;
 mod delivery;
 mod error;
 mod exchange;
@@ -44,6 +47,10 @@ mod versions;
 pub use admin::{Admin, CreatedTopic, LogDir, NewTopic, ReplicaInDir};
 pub use admin_configs::{AlterOp, ConfigEntry, ConfigResource, ConfigSource, ConfigSynonym};
 pub use admin_groups::{DescribedGroup, DescribedMember, ListedGroup};
+pub use admin_partitions::{
+    DescribedTopic, Election, EligibleReplicas, PartitionOutcomes, Reassignment,
+};
+pub use admin_quorum::{QuorumEndpoint, QuorumNode, QuorumReplica, QuorumView};
 pub use backoff::Backoff;
 pub use cluster::{Cluster, CoordinatorKind};
 pub use config::{
@@ -51,6 +58,7 @@ pub use config::{
 };
 pub use connection::{Connection, Sent};
 pub use consumer::Consumer;
+pub use controllers::Controllers;
 pub use delivery::{Delivery, RecordMetadata};
 pub use error::ClientError;
 pub use exchange::Exchange;

@@ -2,14 +2,17 @@
 //! brokers as any client does. A command that fails says why in one line and exits non-zero.
 
 mod bootstrap;
+mod cluster;
 mod configs;
 mod consume;
+mod describe_topics;
 mod dump_decoder;
 mod dump_log;
 mod format;
 mod groups;
 mod key_value;
 mod produce;
+mod quorum;
 mod reset_offsets;
 mod run;
 mod serve;
@@ -47,6 +50,10 @@ enum Command {
     Consume(consume::Consume),
     /// List, describe, delete and reset consumer groups.
     Groups(groups::Groups),
+    /// Describe the controllers' quorum.
+    Quorum(quorum::Quorum),
+    /// Print the cluster's id and nodes; take a broker out of it.
+    Cluster(cluster::Cluster),
     /// Print the files of a partition's log.
     DumpLog(dump_log::DumpLog),
 }
@@ -64,6 +71,8 @@ pub fn run() -> ExitCode {
         Command::Produce(produce) => produce.run(),
         Command::Consume(consume) => consume.run(),
         Command::Groups(groups) => groups.run(),
+        Command::Quorum(quorum) => quorum.run(),
+        Command::Cluster(cluster) => cluster.run(),
         Command::DumpLog(dump) => dump.run(),
     };
     match outcome {

@@ -1,14 +1,12 @@
 //! `highwater topics`: topics and their partitions.
 
-use std::fmt::Write;
-
 use clap::{Args, Subcommand};
 
 use super::bootstrap::{Bootstrap, existing_topic};
+use super::describe_topics::Describe;
 use super::key_value::key_value;
 use super::{Failure, print, run};
-use crate::client::{Admin, ConfigResource, ConfigSource, NewTopic, PartitionView, TopicView};
-use crate::types::NodeId;
+use crate::client::NewTopic;
 
 #[derive(Args)]
 #[command(
@@ -64,18 +62,6 @@ struct Create {
     /// Do nothing where the topic exists.
     #[arg(long)]
     if_not_exists: bool,
-}
-
-#[derive(Args)]
-#[command(
-    after_help = "Example:\n  highwater topics describe --bootstrap-server 127.0.0.1:9092 --topic orders"
-)]
-struct Describe {
-    #[command(flatten)]
-    bootstrap: Bootstrap,
-    /// Left out: all topics.
-    #[arg(long)]
-    topic: Option<String>,
 }
 
 #[derive(Args)]
@@ -154,23 +140,6 @@ impl Create {
     }
 }
 
-impl Describe {
-    async fn text(self) -> Result<String, Failure> {
-        let admin = self.bootstrap.admin().await?;
-        let mut topics = match &self.topic {
-            Some(name) => vec![existing_topic(&admin, name).await?],
-            None => admin.topics().await?.topics().cloned().collect(),
-        };
-        topics.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut text = String::new();
-        for topic in &topics {
-            let settings = settings(&admin, topic).await?;
-            describe(&mut text, topic, &settings)?;
-        }
-        Ok(text)
-    }
-}
-
 impl Alter {
     async fn text(self) -> Result<String, Failure> {
         let admin = self.bootstrap.admin().await?;
@@ -192,57 +161,4 @@ impl Delete {
         admin.delete_topic(&self.topic).await?;
         Ok(String::new())
     }
-}
-
-/// What is not Kafka's default, as `key=value,key=value`.
-async fn settings(admin: &Admin, topic: &TopicView) -> Result<String, Failure> {
-    let resource = ConfigResource::Topic(topic.name.to_string());
-    let mut entries = admin.describe_configs(&resource, &[]).await?;
-    entries.retain(|entry| entry.source != ConfigSource::Default);
-    let pair = |entry: &crate::client::ConfigEntry| {
-        format!(
-            "{}={}",
-            entry.name,
-            entry.value.as_deref().unwrap_or_default()
-        )
-    };
-    Ok(entries.iter().map(pair).collect::<Vec<_>>().join(","))
-}
-
-/// One line for the topic and one for each partition, as Kafka's tool writes them.
-fn describe(text: &mut String, topic: &TopicView, settings: &str) -> std::fmt::Result {
-    let name = &topic.name;
-    let replicas = topic
-        .partitions
-        .first()
-        .map_or(0, |partition| partition.replicas.len());
-    writeln!(
-        text,
-        "Topic: {name}\tTopicId: {}\tPartitionCount: {}\tReplicationFactor: {replicas}\tConfigs: {settings}",
-        topic.id,
-        topic.partitions.len(),
-    )?;
-    let mut partitions: Vec<&PartitionView> = topic.partitions.iter().collect();
-    partitions.sort_by_key(|partition| partition.index);
-    for partition in partitions {
-        let leader = partition
-            .leader
-            .map_or_else(|| "none".to_owned(), |node| node.0.to_string());
-        writeln!(
-            text,
-            "\tTopic: {name}\tPartition: {}\tLeader: {leader}\tReplicas: {}\tIsr: {}",
-            partition.index,
-            nodes(&partition.replicas),
-            nodes(&partition.in_sync),
-        )?;
-    }
-    Ok(())
-}
-
-fn nodes(nodes: &[NodeId]) -> String {
-    nodes
-        .iter()
-        .map(|node| node.0.to_string())
-        .collect::<Vec<_>>()
-        .join(",")
 }
