@@ -17,8 +17,8 @@
 //!
 //! Beside the path: [`config`] every setting once; [`cluster`] the metadata log and the
 //! controller; [`coordinator`] consumer groups; [`observe`] logs and metrics; [`server`] a broker
-//! process from start to end; [`client`] our own producer, consumer and admin; [`commands`] the
-//! binary's commands.
+//! process from start to end; [`client`] our own producer, consumer and admin; [`lab`] experiments
+//! on real brokers; [`commands`] the binary's commands.
 
 pub mod broker;
 pub mod client;
@@ -26,6 +26,7 @@ pub mod cluster;
 pub mod commands;
 pub mod config;
 pub mod coordinator;
+pub mod lab;
 pub mod log;
 pub mod net;
 pub mod observe;

@@ -363,7 +363,7 @@ fn topics_and_settings_are_changed_and_shown() {
     );
     assert_eq!(
         lines[3],
-        "\tTopic: t\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1"
+        "\tTopic: t\tPartition: 2\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: "
     );
 
     cluster
@@ -399,6 +399,59 @@ fn topics_and_settings_are_changed_and_shown() {
         .run(&["topics", "delete", "--topic", "t"])
         .succeeded();
     assert_eq!(cluster.run(&["topics", "list"]).succeeded().out, "u\n");
+}
+
+#[test]
+fn only_what_is_in_trouble_or_has_settings_of_its_own_is_described() {
+    let cluster = Cluster::start();
+    cluster.create("plain", "2");
+    cluster.create("own", "1");
+    let arguments = ["configs", "alter", "--add-config", "retention.ms=5"];
+    let entity = ["--entity-type", "topics", "--entity-name", "own"];
+    cluster.run(&[&arguments[..], &entity].concat()).succeeded();
+    let described = |only: &[&str]| {
+        let all = [&["topics", "describe", "--exclude-internal"], only].concat();
+        cluster.run(&all).succeeded().out
+    };
+    let own = described(&["--topics-with-overrides"]);
+    assert_eq!(own.lines().count(), 1, "{own}");
+    assert!(
+        own.starts_with("Topic: own\t") && own.contains("Configs: retention.ms=5"),
+        "{own}"
+    );
+    // One replica in sync of one, and one is asked for at the least.
+    for only in [
+        "--under-replicated-partitions",
+        "--under-min-isr-partitions",
+        "--unavailable-partitions",
+    ] {
+        assert_eq!(described(&[only]), "");
+    }
+    let at_min = described(&["--at-min-isr-partitions"]);
+    assert_eq!(at_min.lines().count(), 3, "{at_min}");
+    assert!(
+        at_min.starts_with("\tTopic: own\tPartition: 0\tLeader: 1\t"),
+        "{at_min}"
+    );
+}
+
+#[test]
+fn the_cluster_is_named_and_its_brokers_are_listed() {
+    let cluster = Cluster::start();
+    let id = cluster.run(&["cluster", "id"]).succeeded().out;
+    let id = id.strip_prefix("Cluster ID: ").expect("its id").trim_end();
+    assert_eq!(id.len(), 22, "{id}");
+    let port = cluster.0.address.port().to_string();
+    let list = ["cluster", "list-endpoints"];
+    assert_eq!(
+        cluster.rows(&list),
+        [["1", "127.0.0.1", &port, "null", "broker"]]
+    );
+    let rows = cluster.rows(&[&list[..], &["--include-fenced-brokers"]].concat());
+    assert_eq!(
+        rows,
+        [["1", "127.0.0.1", &port, "null", "unfenced", "broker"]]
+    );
 }
 
 #[test]
@@ -480,6 +533,15 @@ fn every_command_has_an_example_in_its_help() {
         &["groups", "delete"],
         &["groups", "reset"],
         &["dump-log"],
+        &["quorum", "status"],
+        &["quorum", "replication"],
+        &["cluster", "id"],
+        &["cluster", "list-endpoints"],
+        &["cluster", "unregister"],
+        &["reassign", "execute"],
+        &["reassign", "verify"],
+        &["reassign", "list"],
+        &["elect"],
     ];
     for command in commands {
         let ran = run_with_input(&[command, &["--help"]].concat(), "").succeeded();

@@ -166,8 +166,7 @@ impl Admin {
             let mut found = BTreeMap::new();
             for topic in &answer.topics {
                 for partition in &topic.partitions {
-                    let key =
-                        TopicPartition::new(topic.name.detached(), partition.partition_index);
+                    let key = TopicPartition::new(topic.name.detached(), partition.partition_index);
                     let reassignment = Reassignment {
                         replicas: nodes(&partition.replicas),
                         adding: nodes(&partition.adding_replicas),
@@ -219,8 +218,7 @@ impl Admin {
             let mut outcomes = Vec::new();
             for topic in &answer.responses {
                 for partition in &topic.partitions {
-                    let key =
-                        TopicPartition::new(topic.name.detached(), partition.partition_index);
+                    let key = TopicPartition::new(topic.name.detached(), partition.partition_index);
                     let outcome = outcome(partition.error_code, &partition.error_message);
                     outcomes.push((key, outcome));
                 }
@@ -257,7 +255,11 @@ impl Admin {
             ..ElectLeadersRequest::default()
         };
         // Version 0 knows the preferred leader only.
-        let first = if election == Election::Preferred { 0 } else { 1 };
+        let first = if election == Election::Preferred {
+            0
+        } else {
+            1
+        };
         let limit = 2 * self.cluster.config().request_timeout;
         self.retry(async || {
             let connection = self.cluster.any().await?;
@@ -426,10 +428,26 @@ mod tests {
             })
         };
         assert!(pages.check_progress(&None, &("t".into(), 0)).is_ok());
-        assert!(pages.check_progress(&asked("t", 0), &("t".into(), 1)).is_ok());
-        assert!(pages.check_progress(&asked("t", 9), &("u".into(), 0)).is_ok());
-        assert!(pages.check_progress(&asked("t", 1), &("t".into(), 1)).is_err());
-        assert!(pages.check_progress(&asked("t", 1), &("s".into(), 7)).is_err());
+        assert!(
+            pages
+                .check_progress(&asked("t", 0), &("t".into(), 1))
+                .is_ok()
+        );
+        assert!(
+            pages
+                .check_progress(&asked("t", 9), &("u".into(), 0))
+                .is_ok()
+        );
+        assert!(
+            pages
+                .check_progress(&asked("t", 1), &("t".into(), 1))
+                .is_err()
+        );
+        assert!(
+            pages
+                .check_progress(&asked("t", 1), &("s".into(), 7))
+                .is_err()
+        );
     }
 
     #[test]

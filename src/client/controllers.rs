@@ -53,13 +53,18 @@ impl Controllers {
         mut attempt: impl AsyncFnMut() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         let deadline = rt::now() + self.config.api_timeout;
-        retry_until(&self.config, deadline, || false, async || {
-            let result = attempt().await;
-            if result.is_err() {
-                self.active.borrow_mut().take();
-            }
-            result
-        })
+        retry_until(
+            &self.config,
+            deadline,
+            || false,
+            async || {
+                let result = attempt().await;
+                if result.is_err() {
+                    self.active.borrow_mut().take();
+                }
+                result
+            },
+        )
         .await
     }
 

@@ -19,6 +19,7 @@ use super::outbox::{Answer, Outbox, Settled};
 use super::pending_batch::PendingBatch;
 use super::sequences::Identity;
 use super::topic_partition::TopicPartition;
+use crate::observe::hop::{self, Hop, What};
 use crate::rt::sync::{Event, Notify, Semaphore};
 use crate::rt::{self, Instant};
 use crate::types::{NodeId, Offset};
@@ -233,6 +234,9 @@ fn send(
     shared.count(node, 1);
     match started {
         Ok(Some(sent)) => {
+            for key in batches.iter().map(|batch| &batch.key) {
+                hop::record(|| Hop::new(What::BatchSent, &key.topic, key.partition));
+            }
             let shared = shared.clone();
             drop(rt::spawn(async move {
                 let limit = shared.config.client.request_timeout;

@@ -174,7 +174,10 @@ fn describe(
     }
     let min_in_sync = match only.under_min_isr_partitions || only.at_min_isr_partitions {
         true => min_in_sync(entries).ok_or_else(|| {
-            format!("the cluster does not tell min.insync.replicas of topic {}", view.name)
+            format!(
+                "the cluster does not tell min.insync.replicas of topic {}",
+                view.name
+            )
         })?,
         false => 0,
     };
@@ -263,16 +266,15 @@ mod tests {
     /// Partition 0 is well, 1 has the minimum in sync, 2 has less and a leader that is gone, 3 has
     /// no leader, 4 is being moved.
     fn topic() -> DescribedTopic {
-        let partition = |index, leader: Option<i32>, replicas: &[i32], in_sync: &[i32]| {
-            PartitionView {
+        let partition =
+            |index, leader: Option<i32>, replicas: &[i32], in_sync: &[i32]| PartitionView {
                 index,
                 leader: leader.map(NodeId),
                 leader_epoch: LeaderEpoch(0),
                 replicas: ids(replicas),
                 in_sync: ids(in_sync),
                 offline: Vec::new(),
-            }
-        };
+            };
         let mut elr = vec![EligibleReplicas::default(); 5];
         elr[3] = EligibleReplicas {
             eligible: Some(ids(&[2, 3])),

@@ -8,19 +8,25 @@ mod consume;
 mod describe_topics;
 mod dump_decoder;
 mod dump_log;
+mod elect;
 mod format;
 mod groups;
 mod key_value;
+mod partition_file;
 mod produce;
 mod quorum;
+mod reassign;
 mod reset_offsets;
 mod run;
 mod serve;
 mod table;
+mod throttles;
 mod topics;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -52,8 +58,14 @@ enum Command {
     Groups(groups::Groups),
     /// Describe the controllers' quorum.
     Quorum(quorum::Quorum),
+    /// Move partitions to other replicas.
+    Reassign(reassign::Reassign),
+    /// Elect leaders of partitions.
+    Elect(elect::Elect),
     /// Print the cluster's id and nodes; take a broker out of it.
     Cluster(cluster::Cluster),
+    /// Follow one record through three brokers, hop by hop.
+    Trace(trace::Trace),
     /// Print the files of a partition's log.
     DumpLog(dump_log::DumpLog),
 }
@@ -72,7 +84,10 @@ pub fn run() -> ExitCode {
         Command::Consume(consume) => consume.run(),
         Command::Groups(groups) => groups.run(),
         Command::Quorum(quorum) => quorum.run(),
+        Command::Reassign(reassign) => reassign.run(),
+        Command::Elect(elect) => elect.run(),
         Command::Cluster(cluster) => cluster.run(),
+        Command::Trace(trace) => trace.run(),
         Command::DumpLog(dump) => dump.run(),
     };
     match outcome {
@@ -84,6 +99,11 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The text of a file that the command line names.
+fn read_file(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 /// Writes a command's whole output.

@@ -13,9 +13,7 @@ use crate::rt;
 use crate::types::NodeId;
 
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  highwater quorum status --bootstrap-server 127.0.0.1:9092"
-)]
+#[command(after_help = "Example:\n  highwater quorum status --bootstrap-server 127.0.0.1:9092")]
 pub struct Quorum {
     #[command(subcommand)]
     action: Action,
@@ -30,9 +28,7 @@ enum Action {
 }
 
 #[derive(Args)]
-#[command(
-    after_help = "Example:\n  highwater quorum status --bootstrap-server 127.0.0.1:9092"
-)]
+#[command(after_help = "Example:\n  highwater quorum status --bootstrap-server 127.0.0.1:9092")]
 struct Status {
     #[command(flatten)]
     bootstrap: Either,
@@ -262,18 +258,9 @@ mod tests {
             .map(|line| line.split_whitespace().collect())
             .collect();
         let id = |node: u64| Uuid::from_halves(0, node).to_string();
-        assert_eq!(
-            rows[1],
-            ["2", &id(2), "100", "0", "-1", "1000", "Leader"]
-        );
-        assert_eq!(
-            rows[2],
-            ["1", &id(1), "97", "3", "910", "900", "Follower"]
-        );
-        assert_eq!(
-            rows[4],
-            ["7", &id(0), "90", "10", "810", "800", "Observer"]
-        );
+        assert_eq!(rows[1], ["2", &id(2), "100", "0", "-1", "1000", "Leader"]);
+        assert_eq!(rows[2], ["1", &id(1), "97", "3", "910", "900", "Follower"]);
+        assert_eq!(rows[4], ["7", &id(0), "90", "10", "810", "800", "Observer"]);
         let text = replication_text(&quorum(), Some(1000)).unwrap();
         assert!(text.contains(" 90 ms ago "), "{text}");
     }

@@ -2,6 +2,7 @@
 
 pub mod cleaner_metrics;
 pub mod endpoint;
+pub mod hop;
 pub mod log_metrics;
 pub mod logging;
 pub mod metrics;
