@@ -3,6 +3,7 @@
 //! allows. Runs on the connection's shard; reading is [`crate::shard::read`].
 
 use super::request::Context;
+use crate::observe::hop::{self, Hop, What};
 use crate::replica::delayed::Isolation;
 use crate::replica::session::{Opened, SessionKey, SessionPart, Sessions, Told};
 use crate::rt::{self, Instant};
@@ -82,12 +83,27 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
             };
         }
     };
+    for part in &parts {
+        let received = context.timeline.received;
+        hop::record(|| fetch_hop(What::FetchReceived, part, replica).at(received));
+    }
     let max_bytes = (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
     let plan = Plan::new(shard, &parts, reader, isolation, max_bytes);
     let min_bytes = (request.min_bytes.max(0) as u64).min(max_bytes);
     let deadline = rt::now() + Duration::from_millis(request.max_wait_ms.max(0) as u64);
     let reads = plan.read_enough(&context, min_bytes, deadline).await;
+    for read in &reads {
+        hop::record(|| {
+            let hop = fetch_hop(What::FetchAnswered, &parts[read.slot], replica);
+            hop.log(-1, read.high_watermark).bytes(read.records.len())
+        });
+    }
     respond(&context, session, incremental, &parts, reads)
+}
+
+fn fetch_hop(what: What, part: &SessionPart, replica: i32) -> Hop {
+    let hop = Hop::new(what, &part.key.topic, part.key.id.index);
+    hop.peer(replica).offset(part.fetch_offset)
 }
 
 /// The request's partitions and those it forgets, with topic ids and names resolved where known.

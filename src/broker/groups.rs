@@ -8,6 +8,7 @@ use crate::coordinator::{
     Call, Effects, GroupCoordinatorShard, ReplyToken, Response, TopicLookup, assemble_offset_fetch,
     groups_of_offset_fetch, partition_for, refusal,
 };
+use crate::observe::hop::{self, Hop, What};
 use crate::shard::Shard;
 use crate::shard::groups::Caller;
 use crate::shard::mesh::LocalFuture;
@@ -190,12 +191,15 @@ pub async fn offset_commit(
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
     let group = request.group_id.clone();
+    let received = context.timeline.received;
+    hop::record(|| Hop::new(What::CommitReceived, &group, -1).at(received));
     let topics = Topics(context.shard.image());
     let asked = request.clone();
     let answered = command(&context, &group, move |state, call, token| {
         state.offset_commit(call, request, &topics, token)
     })
     .await;
+    hop::record(|| Hop::new(What::CommitAnswered, &group, -1));
     match answered {
         Ok(Response::OffsetCommit(response)) => response,
         Ok(_) => refusal::offset_commit(&asked, ErrorCode::UNKNOWN_SERVER_ERROR),

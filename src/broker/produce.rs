@@ -4,6 +4,7 @@
 
 use super::reply::Reply;
 use super::request::Context;
+use crate::observe::hop::{self, Hop, What};
 use crate::shard::append::{AppendPart, AppendRequest, Produced};
 use crate::shard::mesh::LocalFuture;
 use crate::types::{PartitionId, Uuid};
@@ -32,6 +33,13 @@ struct Slot {
     topic: usize,
     index: i32,
     produced: Option<Produced>,
+}
+
+impl Slot {
+    fn answered(&self, topic: &Str) -> Hop {
+        let offset = self.produced.as_ref().map_or(-1, |p| p.base_offset);
+        Hop::new(What::ProduceAnswered, topic, self.index).offset(offset)
+    }
 }
 
 struct TopicSlot {
@@ -86,6 +94,8 @@ pub async fn start(
                     produced: error.map(Produced::error),
                 });
                 if error.is_none() {
+                    let received = context.timeline.received;
+                    hop::record(|| Hop::new(What::ProduceReceived, &name, data.index).at(received));
                     let partition = PartitionId {
                         topic: id,
                         index: data.index,
@@ -126,6 +136,9 @@ pub async fn start(
                     .is_some_and(|produced| produced.error != ErrorCode::NONE)
             });
             return Reply::none(&context, failed, request_json);
+        }
+        for slot in &slots {
+            hop::record(|| slot.answered(&topics[slot.topic].name));
         }
         let response = respond(&context, topics, slots);
         super::encode(&context, &response, request_json)

@@ -37,9 +37,9 @@ pub enum What {
     RecordRead,
     /// The consumer has sent the offset to commit.
     CommitSent,
-    /// The group's coordinator has a whole OffsetCommitRequest.
+    /// The group's coordinator has a whole OffsetCommitRequest; `topic` is the group's name.
     CommitReceived,
-    /// The coordinator answers the commit.
+    /// The coordinator answers the commit; `topic` is the group's name.
     CommitAnswered,
     /// The consumer knows that its offset is committed.
     Committed,

@@ -8,6 +8,7 @@ use super::leader::{
     FetchRefused, FollowerFetch, Leader, LeaderSettings, LocalLog, Registered, Term,
 };
 use crate::log::{AppendAs, AppendError, Appended, Log};
+use crate::observe::hop::{self, Hop, What};
 use crate::rt;
 use crate::rt::sync::{Event, Semaphore};
 use crate::types::{LeaderEpoch, NodeId, Offset, PartitionEpoch, PartitionId};
@@ -277,7 +278,9 @@ impl Partition {
             }
             how.leader_epoch = leader.epoch();
         }
-        self.log.append_as_leader(records, how)
+        let appended = self.log.append_as_leader(records, how)?;
+        hop::record(|| self.hop(What::LeaderAppend).offset(appended.first_offset.0));
+        Ok(appended)
     }
 
     /// Takes the log's progress into a leader's high watermark; true if it moved.
@@ -290,7 +293,19 @@ impl Partition {
             counted: self.log.counted(),
             end: self.log.log_end(),
         };
-        leader.advance(log, rt::now).is_some()
+        let before = leader.high_watermark();
+        let moved = leader.advance(log, rt::now).is_some();
+        drop(leader);
+        if moved {
+            hop::record(|| self.hop(What::HighWatermark).offset(before.0));
+        }
+        moved
+    }
+
+    /// A hop of a record here, with where the log ends and what is committed now.
+    pub fn hop(&self, what: What) -> Hop {
+        let hop = Hop::new(what, &self.topic, self.id.index);
+        hop.log(self.log.log_end().0, self.high_watermark().0)
     }
 
     /// A follower has fetched from its log end, a position that this log can serve.

@@ -11,6 +11,7 @@ use super::cut::Cut;
 use crate::client::{ClientError, Connection};
 use crate::log::validator::ReplicatedError;
 use crate::log::{FollowError, Followed, LogError};
+use crate::observe::hop::{self, What};
 use crate::replica::fetch_session::{FetchSession, SessionRequest};
 use crate::replica::follower::{Answer, Asked, Step};
 use crate::replica::partition::Partition;
@@ -423,6 +424,7 @@ impl Shard {
                 self.not_appended(partition, error);
                 return;
             }
+            hop::record(|| partition.hop(What::FollowerAppend).offset(asked.from.0));
             self.fetchers
                 .bytes
                 .set(self.fetchers.bytes.get() + size as u64);

@@ -89,6 +89,7 @@ impl Shard {
         for (dir, cause) in &dirs.offline {
             logs.take_directory_offline(dir, cause);
         }
+        crate::observe::hop::here(node.node.0, place);
         let now = rt::now();
         Rc::new(Shard {
             place,

@@ -386,7 +386,11 @@ impl<'a> Teller<'a, '_> {
         in_order(read, sent, || {
             "the offset was committed before the record was read".into()
         })?;
-        let after = |hop: &Hop| hop.at >= sent.at && hop.node == kept.leader;
+        let group = &self.facts.group;
+        let after = |hop: &Hop| {
+            let of_group = hop.topic == *group && hop.partition == -1;
+            hop.at >= sent.at && hop.node == kept.leader && of_group
+        };
         let received = self.told.first(
             || format!("the commit's arrival at broker {}", kept.leader),
             |hop| hop.what == What::CommitReceived && after(hop),

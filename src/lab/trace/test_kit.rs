@@ -72,6 +72,10 @@ pub(super) fn hops() -> Vec<Hop> {
     let facts = facts();
     let led = |what, micros| hop(what, micros, 1, "trace");
     let client = |what, micros| hop(what, micros, -1, "trace");
+    let commit = |what, micros| Hop {
+        partition: -1,
+        ..hop(what, micros, 2, "trace")
+    };
     let mut hops = vec![
         client(What::BatchSent, 0),
         led(What::ProduceReceived, 80),
@@ -81,8 +85,8 @@ pub(super) fn hops() -> Vec<Hop> {
         led(What::FetchAnswered, 530).offset(0).bytes(70).log(1, 1),
         client(What::RecordRead, 650).offset(0),
         client(What::CommitSent, 700).offset(1),
-        hop(What::CommitReceived, 760, 2, OFFSETS),
-        hop(What::CommitAnswered, 1250, 2, OFFSETS),
+        commit(What::CommitReceived, 760),
+        commit(What::CommitAnswered, 1250),
         client(What::Committed, 1300).offset(1),
         client(What::LagKnown, 1800).offset(1).log(1, 1),
     ];
