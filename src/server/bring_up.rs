@@ -3,6 +3,8 @@
 
 use super::{BindOrder, Bound, Seat, Seen, ServeError, Shared, Startup, listeners};
 use crate::cluster::controller::Controller;
+use crate::cluster::link::ActiveController;
+use crate::cluster::quorum::peers;
 use crate::cluster::{directories, periodic};
 use crate::config::BrokerConfig;
 use crate::log::dir::DirError;
@@ -76,6 +78,39 @@ pub(super) async fn run(
     }
 }
 
+/// Takes up the talk with the other voters, and keeps the link to whoever is active.
+fn take_part(control: &Rc<Control>, controller: &Rc<Controller>) {
+    let quorum = controller.quorum().clone();
+    let config = &control.node.config;
+    if config.quorum.is_alone(config.node_id) {
+        return;
+    }
+    let voters = config.quorum.voters.iter().map(|voter| peers::Address {
+        node: voter.id,
+        host: voter.host.clone(),
+        port: voter.port,
+    });
+    let voters: Vec<peers::Address> = voters.collect();
+    peers::connect(&quorum, &control.node.cluster_id, &voters);
+    let control = Rc::downgrade(control);
+    rt::spawn(async move {
+        while let Some(control) = control.upgrade() {
+            let (leader, epoch) = quorum.leader();
+            let address = voters.iter().find(|voter| Some(voter.node) == leader);
+            control
+                .link
+                .set_active(address.map(|voter| ActiveController {
+                    id: voter.node,
+                    epoch,
+                    host: voter.host.clone(),
+                    port: voter.port,
+                }));
+            drop(control);
+            quorum.changed().wait().await;
+        }
+    });
+}
+
 /// Begins what a controller does by itself each time it becomes active.
 async fn attend(controller: Weak<Controller>) {
     let mut attended = None;
@@ -109,6 +144,7 @@ async fn come_up(
     let mut of_controller = Bound::new();
     if let Some(controller) = &control.controller {
         (_, of_controller) = listeners::serve_controller(controller, shared).await?;
+        take_part(control, controller);
     }
     if config.quorum.roles.broker {
         bound = be_a_broker(control, given, shared).await?;
