@@ -63,9 +63,20 @@ impl ControllerLink {
         }
     }
 
-    /// Who is active now, as far as this node has heard.
-    pub fn set_active(&self, active: Option<ActiveController>) {
+    /// Who is active now, as far as this node has heard; true if that is news. Whoever still waits
+    /// for an answer of the one before is told that it is no controller: it may be dead, or stopped
+    /// with its sockets open.
+    pub fn set_active(&self, active: Option<ActiveController>) -> bool {
+        if *self.active.borrow() == active {
+            return false;
+        }
         *self.active.borrow_mut() = active;
+        for lane in &self.lanes {
+            if let Some((_, connection)) = lane.open.borrow_mut().take() {
+                connection.close();
+            }
+        }
+        true
     }
 
     pub fn active(&self) -> Option<ActiveController> {

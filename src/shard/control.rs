@@ -11,7 +11,7 @@ use crate::cluster::Image;
 use crate::cluster::apis::Asker;
 use crate::cluster::controller::Controller;
 use crate::cluster::life::Life;
-use crate::cluster::link::ControllerLink;
+use crate::cluster::link::{ActiveController, ControllerLink};
 use crate::log::LogError;
 use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::{DirError, LogDir};
@@ -190,6 +190,14 @@ impl Control {
         let wanted = self.image().offset();
         while self.applied.iter().any(|offset| offset.get() < wanted) {
             self.moved.wait().await;
+        }
+    }
+
+    /// Who is the active controller now, as far as this node has heard. A new one counts the
+    /// sessions of all brokers anew, and hears of this one at once.
+    pub fn set_active_controller(&self, active: Option<ActiveController>) {
+        if self.link.set_active(active) {
+            self.heartbeat_due.notify_one();
         }
     }
 
