@@ -135,7 +135,10 @@ impl Describe {
             _ => ConfigSource::DynamicBroker,
         };
         if !self.all {
-            let is_own = |source| source == own || source == ConfigSource::DynamicDefaultBroker;
+            // What is set for all brokers holds for this one too; topics only inherit it.
+            let shared = matches!(resource, ConfigResource::Broker(_));
+            let is_own =
+                |source| source == own || (shared && source == ConfigSource::DynamicDefaultBroker);
             let set =
                 |entry: &ConfigEntry| entry.synonyms.iter().any(|synonym| is_own(synonym.source));
             entries.retain(|entry| is_own(entry.source) || set(entry));
