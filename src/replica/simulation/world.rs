@@ -140,7 +140,7 @@ impl World {
     }
 
     pub fn step(&mut self) {
-        self.now = self.now + Duration::from_millis(self.rng.u64(0..8));
+        self.now += Duration::from_millis(self.rng.u64(0..8));
         match self.rng.u32(0..100) {
             0..=29 => self.deliver(),
             30..=49 => {
@@ -722,7 +722,7 @@ impl World {
     /// Everybody lives and every message arrives: all become the same, with all that was committed.
     pub fn settle(&mut self) {
         for round in 0..4000 {
-            self.now = self.now + Duration::from_millis(5);
+            self.now += Duration::from_millis(5);
             for at in 0..self.nodes.len() {
                 self.start(at);
                 self.learn(at);
