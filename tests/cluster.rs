@@ -33,13 +33,16 @@ fn cluster_with_topic(settings: &[&str]) -> Cluster {
     let address = cluster.node(1).address;
     let mut client = Client::connect(address);
     client.create_replicated("t", PARTITIONS, 3, &[("min.insync.replicas", "2")]);
-    wait_for("all replicas in sync", || {
-        let partitions = client.partitions("t");
-        partitions.len() == PARTITIONS as usize
-            && partitions
-                .values()
-                .all(|p| p.isr_nodes.len() == 3 && p.leader_id >= 0)
-    });
+    // Each leader hears of the topic by its own metadata, a little before or after the others.
+    for partition in 0..PARTITIONS {
+        wait_for("the partitions are led", || {
+            let Some(leader) = client.partitions("t").get(&partition).map(|p| p.leader_id) else {
+                return false;
+            };
+            let address = cluster.node(leader).address;
+            Client::connect(address).list_offset("t", partition, -2) == Ok(0)
+        });
+    }
     cluster
 }
 
