@@ -388,6 +388,7 @@ impl Loader {
                 file.sync_data().await?;
             }
         }
+        log.settle().await.map_err(io::Error::other)?;
         Ok((log, self.report))
     }
 

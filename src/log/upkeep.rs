@@ -75,6 +75,19 @@ impl Log {
         }
     }
 
+    /// Flushes sealed segments that no flush will come for, because nothing is owed any more: they
+    /// hold the recovery point back and are never compacted before.
+    pub(super) async fn settle(&self) -> Result<(), LogError> {
+        let unsettled = {
+            let state = self.state();
+            state.recovery_point() < state.marks.in_segments()
+        };
+        if unsettled {
+            self.flush_written(&Rc::new(Semaphore::new(1))).await;
+        }
+        self.check_usable()
+    }
+
     async fn complete_roll(self: Rc<Self>, old: Rc<Segment>, base: Offset, snapshot: Bytes) {
         // The writer cuts the old file to its data before it makes the new one.
         while self.check_usable().is_ok() && self.awaits_files(base) {
@@ -237,10 +250,11 @@ impl Log {
                 .then(|| state.producers.encode_snapshot());
             (state.dir.clone(), segments, state.marks.log_end(), snapshot)
         };
+        // From here on nothing is appended: a follower's fetch may still be on its way.
+        self.state_mut().status = Status::Closed;
         self.close_files(&dir, &segments, end, snapshot)
             .await
             .map_err(|error| self.fail("close", error))?;
-        self.state_mut().status = Status::Closed;
         self.shard.recent.forget(self.key());
         self.announce();
         Ok(())

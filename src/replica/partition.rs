@@ -244,6 +244,10 @@ impl Partition {
     /// Checks the epoch a client believes in (KIP-320); -1 asks for no check. With `leader_only`
     /// a follower does not answer.
     pub fn check_epoch(&self, believed: i32, leader_only: bool) -> Result<(), ErrorCode> {
+        // Whoever leads it by now: what is asked of this replica, its disk does not give.
+        if self.log.is_offline() {
+            return Err(ErrorCode::KAFKA_STORAGE_ERROR);
+        }
         if self.gone.get() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
@@ -268,6 +272,9 @@ impl Partition {
         need_enough: bool,
     ) -> Result<Appended, AppendError> {
         let not_leader = || AppendError::code(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+        if self.log.is_offline() {
+            return Err(AppendError::code(ErrorCode::KAFKA_STORAGE_ERROR));
+        }
         if self.gone.get() {
             return Err(not_leader());
         }

@@ -433,6 +433,12 @@ fn histories_keep_the_last_value_of_every_key_and_nothing_is_invented() {
     }
 }
 
+#[test]
+fn a_segment_that_was_sealed_at_the_recovery_point_settles_after_a_restart_without_new_records() {
+    let seed = 500656988841050609;
+    in_world(seed, move |dir| history(seed, dir));
+}
+
 /// A log whose sealed segments hold `rounds` versions of a few keys.
 pub(super) async fn versions(dir: &Path, config: LogConfig, rounds: u8) -> Rc<Log> {
     let log = open_compacted(dir, config).await;

@@ -46,6 +46,8 @@ struct Shelf {
     rng: RefCell<fastrand::Rng>,
     books: Vec<Book>,
     power_lost: Cell<bool>,
+    /// Flushes failed in the life before: what the kernel had not written then is gone.
+    syncs_failed: Cell<bool>,
     clean: Cell<bool>,
     lives: Cell<usize>,
     frames: Cell<u64>,
@@ -80,7 +82,8 @@ impl Book {
         self.durable.set(self.durable.get().max(log.durable().0));
     }
 
-    async fn check(&self, log: &Log, report: &RecoveryReport, power_lost: bool) {
+    /// `dirty_lost`: what was not flushed may be gone, with the power or by a failed flush.
+    async fn check(&self, log: &Log, report: &RecoveryReport, dirty_lost: bool) {
         let end = log.log_end().0;
         if let Some(start) = self.resetting.take() {
             if log.log_start().0 == start && end == start {
@@ -98,7 +101,7 @@ impl Book {
             self.written.set(self.written.get().min(to));
             self.durable.set(self.durable.get().min(to));
         }
-        let must = if power_lost {
+        let must = if dirty_lost {
             self.durable.get()
         } else {
             self.written.get()
@@ -140,7 +143,10 @@ impl Book {
             };
             assert_eq!(batches(&read)[0].body(), batch.body, "{name}: {batch:?}");
         }
-        self.did(format_args!("opened, power lost {power_lost}"), log);
+        self.did(
+            format_args!("opened, what was dirty lost {dirty_lost}"),
+            log,
+        );
         self.written.set(end);
         self.durable.set(self.durable.get().min(end));
         self.note(log);
@@ -245,6 +251,7 @@ impl Shelf {
             rng: RefCell::new(rng),
             books,
             power_lost: Cell::new(false),
+            syncs_failed: Cell::new(false),
             clean: Cell::new(false),
             lives: Cell::new(0),
             frames: Cell::new(0),
@@ -275,11 +282,13 @@ impl Shelf {
             let (log, report) = Log::open(&shard, book.open(clean)).await.ok()?;
             self.taken_back
                 .set(self.taken_back.get() + report.bytes_taken_back);
-            book.check(&log, &report, self.power_lost.get()).await;
+            let dirty_lost = self.power_lost.get() || self.syncs_failed.get();
+            book.check(&log, &report, dirty_lost).await;
             logs.push(log);
         }
         journals.remove().await.ok()?;
         self.power_lost.set(false);
+        self.syncs_failed.set(false);
         Some((shard, logs))
     }
 
@@ -412,10 +421,18 @@ fn lives(seed: u64, faults: bool) -> Rc<Shelf> {
     let world = World::new(seed);
     let shelf = Rc::new(Shelf::new(seed));
     let node = world.add_node("broker");
+    let mut syncs_fail = false;
     for life in 0..LIVES {
+        if syncs_fail {
+            shelf.syncs_failed.set(true);
+        }
+        syncs_fail = false;
         if faults && life > 0 && life + 1 < LIVES {
             match shelf.rng(|rng| rng.u32(..4)) {
-                0 => node.disk().fail_syncs(Fault::OneIn(60)),
+                0 => {
+                    syncs_fail = true;
+                    node.disk().fail_syncs(Fault::OneIn(60));
+                }
                 1 => node.disk().fail_writes(Fault::OneIn(200)),
                 2 => node
                     .disk()
@@ -447,6 +464,9 @@ fn lives(seed: u64, faults: bool) -> Rc<Shelf> {
             shelf.power_lost.set(true);
             node.lose_power();
         }
+    }
+    if syncs_fail {
+        shelf.syncs_failed.set(true);
     }
     node.disk().heal();
     node.restart();
