@@ -83,6 +83,12 @@ fn every_advertised_api_answers_at_every_advertised_version() {
         list_transactions_request::ListTransactionsRequest => list_transactions_response::ListTransactionsResponse,
         list_config_resources_request::ListConfigResourcesRequest => list_config_resources_response::ListConfigResourcesResponse,
         describe_topic_partitions_request::DescribeTopicPartitionsRequest => describe_topic_partitions_response::DescribeTopicPartitionsResponse,
+        elect_leaders_request::ElectLeadersRequest => elect_leaders_response::ElectLeadersResponse,
+        alter_partition_reassignments_request::AlterPartitionReassignmentsRequest => alter_partition_reassignments_response::AlterPartitionReassignmentsResponse,
+        list_partition_reassignments_request::ListPartitionReassignmentsRequest => list_partition_reassignments_response::ListPartitionReassignmentsResponse,
+        update_features_request::UpdateFeaturesRequest => update_features_response::UpdateFeaturesResponse,
+        unregister_broker_request::UnregisterBrokerRequest => unregister_broker_response::UnregisterBrokerResponse,
+        unregister_controller_request::UnregisterControllerRequest => unregister_controller_response::UnregisterControllerResponse,
     }
     answered.sort_unstable();
     let served: Vec<i16> = apis::SERVED.iter().map(|key| key.0).collect();

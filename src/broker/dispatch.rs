@@ -8,7 +8,13 @@ use crate::rt::Instant;
 use crate::shard::Shard;
 use crate::wire::api::ApiKey;
 use crate::wire::frame::RequestFrame;
+use crate::wire::messages::alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
+use crate::wire::messages::elect_leaders_request::ElectLeadersRequest;
+use crate::wire::messages::list_partition_reassignments_request::ListPartitionReassignmentsRequest;
+use crate::wire::messages::unregister_broker_request::UnregisterBrokerRequest;
+use crate::wire::messages::unregister_controller_request::UnregisterControllerRequest;
+use crate::wire::messages::update_features_request::UpdateFeaturesRequest;
 use crate::wire::{Message, Reader};
 use bytes::Bytes;
 use std::future::Future;
@@ -98,6 +104,30 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
         ApiKey::ALTER_CONFIGS => run(c, body, configs::alter).await,
         ApiKey::DESCRIBE_LOG_DIRS => run(c, body, log_dirs::handle).await,
         ApiKey::CREATE_PARTITIONS => run(c, body, topics::create_partitions).await,
+        ApiKey::ELECT_LEADERS => run(c, body, forwarded::handle::<ElectLeadersRequest>).await,
+        ApiKey::ALTER_PARTITION_REASSIGNMENTS => {
+            run(
+                c,
+                body,
+                forwarded::handle::<AlterPartitionReassignmentsRequest>,
+            )
+            .await
+        }
+        ApiKey::LIST_PARTITION_REASSIGNMENTS => {
+            run(
+                c,
+                body,
+                forwarded::handle::<ListPartitionReassignmentsRequest>,
+            )
+            .await
+        }
+        ApiKey::UPDATE_FEATURES => run(c, body, forwarded::handle::<UpdateFeaturesRequest>).await,
+        ApiKey::UNREGISTER_BROKER => {
+            run(c, body, forwarded::handle::<UnregisterBrokerRequest>).await
+        }
+        ApiKey::UNREGISTER_CONTROLLER => {
+            run(c, body, forwarded::handle::<UnregisterControllerRequest>).await
+        }
         ApiKey::DELETE_GROUPS => run(c, body, groups::delete).await,
         ApiKey::INCREMENTAL_ALTER_CONFIGS => run(c, body, configs::incremental_alter).await,
         ApiKey::OFFSET_DELETE => run(c, body, groups::offset_delete).await,

@@ -11,6 +11,7 @@ pub mod describe_topic_partitions;
 mod dispatch;
 pub mod fetch;
 pub mod find_coordinator;
+pub mod forwarded;
 pub mod groups;
 pub mod leader_epochs;
 pub mod list_offsets;

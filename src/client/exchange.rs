@@ -64,5 +64,6 @@ exchanges! {
     produce_request ProduceRequest => produce_response ProduceResponse,
     sync_group_request SyncGroupRequest => sync_group_response SyncGroupResponse,
     unregister_broker_request UnregisterBrokerRequest => unregister_broker_response UnregisterBrokerResponse,
+    unregister_controller_request UnregisterControllerRequest => unregister_controller_response UnregisterControllerResponse,
     update_features_request UpdateFeaturesRequest => update_features_response UpdateFeaturesResponse,
 }

@@ -224,6 +224,26 @@ fn directories_of_a_heartbeat_are_registered() {
 }
 
 #[test]
+fn a_heartbeat_that_waits_for_its_turn_keeps_the_session() {
+    let mut model = Model::with_brokers(2);
+    let image = model.image.clone();
+    let broker = image.broker(NodeId(2)).unwrap();
+    for _ in 0..4 {
+        model.now += TIMEOUT / 3;
+        model.sessions.arrived(broker, model.now);
+        beat(
+            &mut model,
+            Beat {
+                id: 1,
+                ..Beat::default()
+            },
+        );
+        assert_eq!(model.sessions.expired(&image, model.now), None);
+    }
+    assert!(model.sessions.is_alive(broker, model.now));
+}
+
+#[test]
 fn sessions_run_out_one_at_a_time_and_not_while_the_controller_stands_still() {
     let mut model = Model::with_brokers(3);
     let step = |model: &mut Model, ms| {

@@ -29,6 +29,28 @@ fn number(config: &BrokerConfig, name: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
+/// One time that a controller is active: its tasks end with it, and a controller that becomes
+/// active again begins new ones.
+struct Duty {
+    controller: Weak<Controller>,
+    term: u64,
+}
+
+impl Duty {
+    fn of(controller: &Rc<Controller>) -> Duty {
+        Duty {
+            term: controller.sessions.borrow().term(),
+            controller: Rc::downgrade(controller),
+        }
+    }
+
+    fn controller(&self) -> Option<Rc<Controller>> {
+        let controller = self.controller.upgrade()?;
+        let goes_on = controller.is_active() && controller.sessions.borrow().term() == self.term;
+        goes_on.then_some(controller)
+    }
+}
+
 /// Whether the task has more to do now.
 type More = bool;
 
@@ -52,7 +74,7 @@ pub fn start(controller: &Rc<Controller>) {
     }
     let idle = millis(&config, "metadata.max.idle.interval.ms");
     if !idle.is_zero() {
-        rt::spawn(write_when_idle(Rc::downgrade(controller), idle));
+        rt::spawn(write_when_idle(Duty::of(controller), idle));
     }
 }
 
@@ -63,23 +85,21 @@ fn every<F>(
 ) where
     F: Future<Output = Result<More, MetadataLogError>> + 'static,
 {
-    let controller = Rc::downgrade(controller);
+    let duty = Duty::of(controller);
     rt::spawn(async move {
         let mut pause = interval;
         loop {
             rt::sleep(pause).await;
-            let Some(controller) = controller
-                .upgrade()
-                .filter(|controller| controller.is_active())
-            else {
+            let Some(controller) = duty.controller() else {
                 return;
             };
             pause = match task(controller).await {
                 Ok(true) => SOON,
                 Ok(false) => interval,
+                // A full disk, or another controller: the next round tells which.
                 Err(error) => {
-                    tracing::info!(%error, "the controller's periodic work ends");
-                    return;
+                    tracing::warn!(%error, "the controller's periodic work could not be done");
+                    interval
                 }
             };
         }
@@ -124,14 +144,11 @@ async fn elect(
     decided.await
 }
 
-async fn write_when_idle(controller: Weak<Controller>, interval: Duration) {
+async fn write_when_idle(duty: Duty, interval: Duration) {
     let mut pause = interval;
     loop {
         rt::sleep(pause).await;
-        let Some(controller) = controller
-            .upgrade()
-            .filter(|controller| controller.is_active())
-        else {
+        let Some(controller) = duty.controller() else {
             return;
         };
         let silent = controller.written().elapsed();
@@ -140,9 +157,14 @@ async fn write_when_idle(controller: Weak<Controller>, interval: Duration) {
             continue;
         }
         pause = interval;
-        let record = || MetadataRecord::from(NoOpRecord::default());
-        if controller.change(|_| (vec![record()], ())).await.is_err() {
-            return;
+        // A node that is its own cluster has nobody to show that it lives.
+        let own = controller.config.node_id;
+        if !controller.image().brokers().any(|broker| broker.id != own) {
+            continue;
+        }
+        let record = MetadataRecord::from(NoOpRecord::default());
+        if let Err(error) = controller.change(|_| (vec![record], ())).await {
+            tracing::warn!(%error, "the idle controller's record could not be written");
         }
     }
 }

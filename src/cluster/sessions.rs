@@ -34,6 +34,8 @@ pub struct Sessions {
     sessions: BTreeMap<NodeId, Session>,
     /// When expired ones were looked for last.
     checked: Instant,
+    /// How many times this controller has become active.
+    terms: u64,
 }
 
 impl Sessions {
@@ -42,6 +44,7 @@ impl Sessions {
             timeout,
             sessions: BTreeMap::new(),
             checked: Instant(0),
+            terms: 0,
         }
     }
 
@@ -56,6 +59,7 @@ impl Sessions {
     /// run out.
     pub fn begin(&mut self, image: &Image, own: NodeId, now: Instant) {
         self.checked = now;
+        self.terms += 1;
         self.sessions = image
             .brokers()
             .filter(|broker| !broker.fenced)
@@ -69,6 +73,11 @@ impl Sessions {
             .collect();
     }
 
+    /// Which time this controller is active now.
+    pub fn term(&self) -> u64 {
+        self.terms
+    }
+
     /// Whether the registered incarnation of a broker is known to be alive.
     pub fn is_alive(&self, broker: &Broker, now: Instant) -> bool {
         self.sessions.get(&broker.id).is_some_and(|session| {
@@ -76,6 +85,15 @@ impl Sessions {
                 && session.is_heard
                 && now.since(session.since) <= self.timeout
         })
+    }
+
+    /// A heartbeat has come, and waits for its turn: it is not the broker's fault if that takes long.
+    pub fn arrived(&mut self, broker: &Broker, now: Instant) {
+        if let Some(session) = self.sessions.get_mut(&broker.id)
+            && session.epoch == broker.epoch
+        {
+            session.since = now;
+        }
     }
 
     /// A registered broker is heard of.

@@ -43,6 +43,10 @@ pub async fn heartbeat(
     controller: &Rc<Controller>,
     request: BrokerHeartbeatRequest,
 ) -> BrokerHeartbeatResponse {
+    let node = NodeId(request.broker_id);
+    if let Ok(broker) = heartbeat::check_epoch(&controller.image(), node, request.broker_epoch) {
+        controller.sessions.borrow_mut().arrived(broker, rt::now());
+    }
     let decided = controller.change(|image| {
         let outcome = heartbeat::decide(
             image,
@@ -58,7 +62,7 @@ pub async fn heartbeat(
             if is_stopping {
                 let offset = controller.image().offset();
                 let mut sessions = controller.sessions.borrow_mut();
-                sessions.stops_after(NodeId(request.broker_id), offset);
+                sessions.stops_after(node, offset);
             }
             response
         }
