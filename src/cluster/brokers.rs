@@ -18,6 +18,14 @@ pub struct Endpoint {
     pub security_protocol: i16,
 }
 
+/// The levels of a feature that a node supports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeatureRange {
+    pub name: String,
+    pub min: i16,
+    pub max: i16,
+}
+
 /// One registered broker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Broker {
@@ -32,10 +40,9 @@ pub struct Broker {
     pub fenced: bool,
     pub in_controlled_shutdown: bool,
     pub log_dirs: Vec<Uuid>,
-    /// Directories that take no new partitions (KIP-1066).
-    pub cordoned_log_dirs: Option<Vec<Uuid>>,
-    /// What it supports: feature, lowest and highest level.
-    pub features: Vec<(String, i16, i16)>,
+    /// Directories that take no new replicas (KIP-1066).
+    pub cordoned_dirs: Vec<Uuid>,
+    pub features: Vec<FeatureRange>,
     /// Where its registration stands in the log: what a broker must have applied to be caught up.
     pub registered_at: i64,
 }
@@ -63,14 +70,14 @@ impl Broker {
             fenced: record.fenced,
             in_controlled_shutdown: record.in_controlled_shutdown,
             log_dirs: record.log_dirs.clone(),
-            cordoned_log_dirs: record.cordoned_log_dirs.clone(),
+            cordoned_dirs: record.cordoned_log_dirs.clone().unwrap_or_default(),
             features: record
                 .features
                 .iter()
-                .map(|feature| {
-                    let name = feature.name.to_string();
-                    let (min, max) = (feature.min_supported_version, feature.max_supported_version);
-                    (name, min, max)
+                .map(|feature| FeatureRange {
+                    name: feature.name.to_string(),
+                    min: feature.min_supported_version,
+                    max: feature.max_supported_version,
                 })
                 .collect(),
         }
@@ -118,8 +125,8 @@ impl Broker {
         if !change.log_dirs.is_empty() {
             self.log_dirs.clone_from(&change.log_dirs);
         }
-        if change.cordoned_log_dirs.is_some() {
-            self.cordoned_log_dirs.clone_from(&change.cordoned_log_dirs);
+        if let Some(cordoned) = &change.cordoned_log_dirs {
+            self.cordoned_dirs.clone_from(cordoned);
         }
     }
 
@@ -137,15 +144,13 @@ impl Broker {
                 || self.log_dirs.contains(&directory))
     }
 
-    pub fn is_cordoned(&self, directory: Uuid) -> bool {
-        let cordoned = self.cordoned_log_dirs.as_ref();
-        cordoned.is_some_and(|cordoned| cordoned.contains(&directory))
-    }
-
     /// Whether new replicas may be placed on it.
     pub fn takes_new_replicas(&self) -> bool {
-        let mut dirs = self.log_dirs.iter();
-        self.log_dirs.is_empty() || dirs.any(|dir| !self.is_cordoned(*dir))
+        self.log_dirs.is_empty()
+            || self
+                .log_dirs
+                .iter()
+                .any(|dir| !self.cordoned_dirs.contains(dir))
     }
 
     /// Host and port on a listener.

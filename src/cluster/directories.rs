@@ -44,7 +44,7 @@ impl<'a> Placement<'a> {
             .log_dirs
             .iter()
             .copied()
-            .filter(|dir| !broker.is_cordoned(*dir))
+            .filter(|dir| !broker.cordoned_dirs.contains(dir))
             .collect();
         match (&broker.log_dirs[..], &uncordoned[..]) {
             ([], _) => UNASSIGNED,

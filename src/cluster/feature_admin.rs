@@ -158,8 +158,8 @@ fn not_supported(image: &Image, config: &BrokerConfig, name: &str, wanted: i16) 
     lacks(format!("Local controller {}", config.node_id.0), own)
         .or_else(|| {
             image.brokers().find_map(|broker| {
-                let known = broker.features.iter().find(|(known, ..)| known == name);
-                let range = known.map(|(_, min, max)| (*min, *max));
+                let known = broker.features.iter().find(|one| one.name == name);
+                let range = known.map(|one| (one.min, one.max));
                 lacks(format!("Broker {}", broker.id.0), range)
             })
         })

@@ -126,7 +126,7 @@ pub(super) fn cordon(draft: &mut Draft<'_>, node: NodeId, cordoned: Option<&[Uui
         dirs.sort_unstable();
         dirs
     };
-    if sorted(cordoned) != sorted(broker.cordoned_log_dirs.as_deref().unwrap_or_default()) {
+    if sorted(cordoned) != sorted(&broker.cordoned_dirs) {
         draft.push(BrokerRegistrationChangeRecord {
             cordoned_log_dirs: Some(cordoned.to_vec()),
             ..registration_change(draft.image(), node)

@@ -52,7 +52,7 @@ mod test_kit;
 pub mod topic_admin;
 mod topics;
 
-pub use brokers::{Broker, Endpoint};
+pub use brokers::{Broker, Endpoint, FeatureRange};
 pub use image::{ApplyError, ConfigMap, Image, ResourceType};
 pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError};
 pub use record::{MetadataRecord, RecordError};

@@ -89,7 +89,9 @@ pub(super) fn decide(
             record.broker_epoch = same.epoch.0;
             record.fenced = same.fenced;
             record.in_controlled_shutdown = same.in_controlled_shutdown;
-            record.cordoned_log_dirs.clone_from(&same.cordoned_log_dirs);
+            if !same.cordoned_dirs.is_empty() {
+                record.cordoned_log_dirs = Some(same.cordoned_dirs.clone());
+            }
         }
         None => {
             // Only the epoch of the registered life, written when that life had closed all its

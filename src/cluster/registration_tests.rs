@@ -122,7 +122,7 @@ fn a_new_incarnation_is_fenced_and_has_the_records_offset_as_its_epoch() {
     );
     assert_eq!(broker.endpoint("PLAINTEXT"), Some(("h", 9092)));
     assert_eq!(broker.rack.as_deref(), Some("r"));
-    assert_eq!(broker.features[0].2, 33);
+    assert_eq!(broker.features[0].max, 33);
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub struct Asker {
 /// What is answered here, each at every version that Apache Kafka 4.4 has on a controller's
 /// listener. By key.
 pub const SERVED: &[ApiKey] = &[
+    ApiKey::FETCH,
     ApiKey::API_VERSIONS,
     ApiKey::CREATE_TOPICS,
     ApiKey::DELETE_TOPICS,
@@ -43,9 +44,11 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::INCREMENTAL_ALTER_CONFIGS,
     ApiKey::ALTER_PARTITION_REASSIGNMENTS,
     ApiKey::LIST_PARTITION_REASSIGNMENTS,
+    ApiKey::DESCRIBE_QUORUM,
     ApiKey::ALTER_PARTITION,
     ApiKey::UPDATE_FEATURES,
     ApiKey::ENVELOPE,
+    ApiKey::FETCH_SNAPSHOT,
     ApiKey::DESCRIBE_CLUSTER,
     ApiKey::BROKER_REGISTRATION,
     ApiKey::BROKER_HEARTBEAT,
