@@ -3,6 +3,7 @@
 
 use super::cleaner_metrics::CleanerFamilies;
 use super::log_metrics::LogFamilies;
+use super::replica_metrics::ReplicaFamilies;
 use crate::broker::{Context, ms_between};
 use crate::rt::Instant;
 use crate::wire::api::ApiKey;
@@ -68,6 +69,7 @@ pub struct Families {
     pub high_watermark: Family<PartitionLabels, Gauge>,
     pub log_size: Family<PartitionLabels, Gauge>,
     pub logs: LogFamilies,
+    pub replicas: ReplicaFamilies,
     pub offline_log_directories: Gauge,
     pub log_directory_offline: Family<DirectoryLabels, Gauge>,
     pub cleaner: CleanerFamilies,
@@ -104,6 +106,7 @@ impl Families {
             high_watermark: Family::default(),
             log_size: Family::default(),
             logs: LogFamilies::default(),
+            replicas: ReplicaFamilies::default(),
             offline_log_directories: Gauge::default(),
             log_directory_offline: Family::default(),
             cleaner: CleanerFamilies::default(),
@@ -188,6 +191,7 @@ impl Families {
             f.log_size.clone(),
         );
         f.logs.register(&mut registry);
+        f.replicas.register(&mut registry);
         registry.register(
             "offline_log_directory_count",
             "Log directories that cannot be used",

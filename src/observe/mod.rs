@@ -6,4 +6,5 @@ pub mod hop;
 pub mod log_metrics;
 pub mod logging;
 pub mod metrics;
+pub mod replica_metrics;
 pub mod request_log;

@@ -59,6 +59,8 @@ pub struct Follower {
     /// `None` while the partition has no leader.
     leader: Option<NodeId>,
     high_watermark: Offset,
+    /// Records between our log's end and the leader's high watermark, at its last answer.
+    lag: u64,
     pause: Option<Pause>,
     /// The leader says that our epoch is over: only newer metadata helps.
     fenced: bool,
@@ -76,6 +78,7 @@ impl Follower {
             epoch,
             leader,
             high_watermark,
+            lag: 0,
             pause: None,
             fenced: false,
         }
@@ -91,6 +94,11 @@ impl Follower {
 
     pub fn high_watermark(&self) -> Offset {
         self.high_watermark
+    }
+
+    /// How many committed records this replica lacks, as far as it knows.
+    pub fn lag(&self) -> u64 {
+        self.lag
     }
 
     /// Until when there is nothing to ask; `None`: for now there is. Fenced for good.
@@ -232,6 +240,7 @@ impl Follower {
     /// What was known as committed stays so, also under a leader that has not learnt it yet.
     pub fn settle(&mut self, answer: &Answer, log: &impl History) -> (Option<Offset>, Offset) {
         let (start, end) = (log.log_start(), log.log_end());
+        self.lag = answer.high_watermark.since(end);
         let known = self.high_watermark.max(answer.high_watermark);
         let next = known.clamp(start, end);
         let moved = next > self.high_watermark;

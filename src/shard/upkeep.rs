@@ -4,6 +4,7 @@
 use super::Shard;
 use crate::log::dir::CheckpointFacts;
 use crate::observe::metrics::PartitionLabels;
+use crate::observe::replica_metrics::ReplicaCounts;
 use crate::rt;
 use crate::types::{Offset, PartitionId};
 use std::path::PathBuf;
@@ -104,6 +105,7 @@ impl Shard {
             return;
         };
         let labels = self.metrics().labels();
+        let shard_labels = labels.clone();
         let (produces, fetches) = self.waiting.len();
         let set = |family: &prometheus_client::metrics::family::Family<
             _,
@@ -123,6 +125,13 @@ impl Shard {
         families.logs.refresh(&labels, self.logs.shard());
         let cleaner = self.logs.cleaner().stats();
         families.cleaner.set(&labels, &cleaner, rt::wall_ms());
+        let mut counts = ReplicaCounts {
+            isr_shrinks: self.in_sync.shrinks.get(),
+            isr_expands: self.in_sync.expands.get(),
+            failed_isr_updates: self.in_sync.failed_updates.get(),
+            fetched_bytes: self.fetchers.bytes.get(),
+            ..ReplicaCounts::default()
+        };
         for partition in self.partitions() {
             let labels = PartitionLabels {
                 topic: partition.topic.to_string(),
@@ -145,7 +154,23 @@ impl Shard {
                 .log_size
                 .get_or_create(&labels)
                 .set(partition.log.size_bytes() as i64);
+            if let Some(leader) = partition.leader() {
+                let (in_sync, least) = (leader.in_sync().len(), leader.effective_min_in_sync());
+                counts.leaders += 1;
+                counts.under_replicated += u64::from(in_sync < leader.replicas().len());
+                counts.under_min_isr += u64::from(in_sync < least);
+                counts.at_min_isr += u64::from(in_sync == least);
+                families.replicas.lag.remove(&labels);
+            } else if partition.is_following() {
+                let lag = partition.as_follower(|follower, _| follower.lag());
+                let lag = lag.unwrap_or_default();
+                counts.followers += 1;
+                counts.max_lag = counts.max_lag.max(lag);
+                let gauge = families.replicas.lag.get_or_create(&labels);
+                gauge.set(lag as i64);
+            }
         }
+        families.replicas.refresh(&shard_labels, &counts);
     }
 
     /// Ends the shard: no new requests, those under way are answered, every log is closed. Answers

@@ -54,6 +54,7 @@ fn every_mutation_is_found() {
     let mut missed = Vec::new();
     for mutation in [
         Mutation::CommitAlone,
+        Mutation::ForgetJoining,
         Mutation::KeepDivergence,
         Mutation::ShrinkUnasked,
     ] {

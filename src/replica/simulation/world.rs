@@ -11,7 +11,7 @@ use crate::wire::ErrorCode;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const LAG: Duration = Duration::from_millis(300);
+const LAG: Duration = Duration::from_millis(60);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Messages on their way; what comes on top is lost.
 const MESSAGES_MAX: usize = 40;
