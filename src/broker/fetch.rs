@@ -258,12 +258,16 @@ impl Plan {
         }
     }
 
-    async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
-        let request = ReadRequest {
+    fn request(&self) -> ReadRequest {
+        ReadRequest {
             reader: self.reader.clone(),
             isolation: self.isolation,
             max_bytes: self.max_bytes,
-        };
+        }
+    }
+
+    async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
+        let request = self.request();
         let mut reads: Vec<Read> = self
             .refused
             .iter()
@@ -314,7 +318,7 @@ impl Plan {
             } else {
                 have + 1
             };
-            Box::pin(shard.watch_on(*owner, token, self.isolation, parts.clone(), need, timeout))
+            Box::pin(shard.watch_on(*owner, token, self.request(), parts.clone(), need, timeout))
         });
         let watches: Vec<_> = watches.collect();
         if watches.len() == 1 {

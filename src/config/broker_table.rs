@@ -29,6 +29,20 @@ const fn define(
     }
 }
 
+/// A setting that Kafka has in no table of a broker's: only told where it was given.
+const fn unlisted(
+    name: &'static str,
+    kind: Kind,
+    default: Option<&'static str>,
+    update: Update,
+    doc: &'static str,
+) -> Definition {
+    Definition {
+        hidden: true,
+        ..define(name, kind, default, update, doc)
+    }
+}
+
 /// By name.
 #[rustfmt::skip]
 pub(super) const USED: &[Definition] = &[
@@ -48,6 +62,7 @@ pub(super) const USED: &[Definition] = &[
     define("default.replication.factor", Kind::Int(i32::MIN, i32::MAX), Some("1"), FIXED, "Replicas of topics made without a number of them."),
     define("delete.topic.enable", Kind::Boolean, Some("true"), FIXED, "Whether topics may be deleted."),
     define("fetch.max.bytes", Kind::Int(1024, i32::MAX), Some("57671680"), FIXED, "Most bytes of records in one Fetch answer."),
+    unlisted("follower.replication.throttled.rate", Kind::Long(0, i64::MAX), Some("9223372036854775807"), BROKER, "Most bytes a second that this broker copies of throttled replicas it follows."),
     define("group.initial.rebalance.delay.ms", Kind::Int(i32::MIN, i32::MAX), Some("3000"), FIXED, "How long the first join of an empty group waits for more members."),
     define("group.max.session.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("1800000"), FIXED, "Longest session time-out a group member may ask for."),
     define("group.max.size", Kind::Int(1, i32::MAX), Some("2147483647"), FIXED, "Most members of one group."),
@@ -65,6 +80,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.shards", Kind::Int(0, 1024), Some("0"), FIXED, "Shards; 0 is one for each core."),
     define("initial.broker.registration.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("60000"), FIXED, "How long the first registration with the controller may take."),
     define("inter.broker.listener.name", Kind::Str, None, FIXED, "The listener brokers use among themselves."),
+    unlisted("leader.replication.throttled.rate", Kind::Long(0, i64::MAX), Some("9223372036854775807"), BROKER, "Most bytes a second that others copy of throttled replicas this broker leads."),
     define("listener.security.protocol.map", Kind::Str, Some("SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"), BROKER, "The security protocol of each listener name."),
     define("listeners", Kind::List, Some("PLAINTEXT://127.0.0.1:9092"), BROKER, "Where to listen, as NAME://host:port; port 0 takes a free one."),
     define("log.cleaner.backoff.ms", Kind::Long(0, i64::MAX), Some("15000"), CLUSTER, "Pause of the cleaner when no log is to be compacted."),

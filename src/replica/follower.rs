@@ -59,8 +59,9 @@ pub struct Follower {
     /// `None` while the partition has no leader.
     leader: Option<NodeId>,
     high_watermark: Offset,
-    /// Records between our log's end and the leader's high watermark, at its last answer.
-    lag: u64,
+    /// Records between our log's end and the leader's high watermark, at its last answer; `None`
+    /// before the first.
+    lag: Option<u64>,
     pause: Option<Pause>,
     /// The leader says that our epoch is over: only newer metadata helps.
     fenced: bool,
@@ -78,7 +79,7 @@ impl Follower {
             epoch,
             leader,
             high_watermark,
-            lag: 0,
+            lag: None,
             pause: None,
             fenced: false,
         }
@@ -98,7 +99,12 @@ impl Follower {
 
     /// How many committed records this replica lacks, as far as it knows.
     pub fn lag(&self) -> u64 {
-        self.lag
+        self.lag.unwrap_or_default()
+    }
+
+    /// Whether committed records are missing here, or may be.
+    pub fn is_behind(&self) -> bool {
+        self.lag != Some(0)
     }
 
     /// Until when there is nothing to ask; `None`: for now there is. Fenced for good.
@@ -240,7 +246,7 @@ impl Follower {
     /// What was known as committed stays so, also under a leader that has not learnt it yet.
     pub fn settle(&mut self, answer: &Answer, log: &impl History) -> (Option<Offset>, Offset) {
         let (start, end) = (log.log_start(), log.log_end());
-        self.lag = answer.high_watermark.since(end);
+        self.lag = Some(answer.high_watermark.since(end));
         let known = self.high_watermark.max(answer.high_watermark);
         let next = known.clamp(start, end);
         let moved = next > self.high_watermark;

@@ -10,6 +10,7 @@
 //! * [`fetch_session`] the follower's side of incremental fetch sessions (KIP-227);
 //! * [`delayed`] the produce and fetch operations that wait in purgatory;
 //! * [`session`] the broker's side of them;
+//! * [`throttle`] how fast replicas out of sync may be copied;
 //! * `mutation` faults that tests put in on purpose.
 
 pub mod delayed;
@@ -23,3 +24,4 @@ pub mod partition;
 pub mod session;
 #[cfg(test)]
 mod simulation;
+pub mod throttle;

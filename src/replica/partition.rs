@@ -41,6 +41,8 @@ pub struct Partition {
     epoch: Cell<PartitionEpoch>,
     /// Set when the replica is deleted: operations that still hold the partition end with an error.
     gone: Cell<bool>,
+    /// Copying it is throttled: as its leader, as its follower.
+    throttled: Cell<(bool, bool)>,
     /// A follower may have moved its log start.
     low_watermark: Event,
 }
@@ -84,6 +86,7 @@ impl Partition {
             led_since: Cell::new(LeaderEpoch::UNKNOWN),
             epoch: Cell::new(PartitionEpoch(-1)),
             gone: Cell::new(false),
+            throttled: Cell::new((false, false)),
             low_watermark: Event::new(),
         })
     }
@@ -155,6 +158,21 @@ impl Partition {
         if let Some(mut leader) = self.leader_mut() {
             leader.set_min_in_sync(min_in_sync);
         }
+    }
+
+    pub fn set_throttled(&self, as_leader: bool, as_follower: bool) {
+        self.throttled.set((as_leader, as_follower));
+    }
+
+    pub fn is_throttled(&self, as_leader: bool) -> bool {
+        let (leader, follower) = self.throttled.get();
+        if as_leader { leader } else { follower }
+    }
+
+    /// Whether a follower of this leader is in sync.
+    pub fn has_in_sync(&self, id: NodeId) -> bool {
+        self.leader()
+            .is_some_and(|leader| leader.in_sync().contains(&id))
     }
 
     /// Leads from here on, with what the log holds; the epoch's start is noted before anything is

@@ -10,6 +10,7 @@ use crate::cluster::directories;
 use crate::cluster::{
     ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
 };
+use crate::config::layers::Layers;
 use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::Checkpoints;
 use crate::log::journal::Journals;
@@ -343,6 +344,7 @@ impl Shard {
             lag_max: Duration::from_millis(self.node.config.replica_lag_time_max_ms),
         };
         let partition = Partition::new(id, topic.name.clone(), log, leading, high_watermark);
+        self.take_throttled(&layers, &partition, &settings(image, topic));
         let (shard, weak) = (Rc::downgrade(self), Rc::downgrade(&partition));
         partition.log.on_progress(move || {
             if let (Some(shard), Some(partition)) = (shard.upgrade(), weak.upgrade()) {
@@ -371,6 +373,7 @@ impl Shard {
         if all {
             let settings = layers.cleaner_settings(self.node.config.shards);
             self.logs.cleaner().set_settings(settings);
+            self.set_throttle_rates(&layers);
         }
         for partition in self.partitions() {
             let name = &partition.topic;
@@ -379,8 +382,15 @@ impl Shard {
                 let own = image.config(kind, name).cloned().unwrap_or_default();
                 partition.log.update_config(layers.log_config(&own));
                 partition.set_min_in_sync(layers.min_in_sync(&own));
+                self.take_throttled(&layers, &partition, &own);
             }
         }
+    }
+
+    fn take_throttled(&self, layers: &Layers<'_>, partition: &Partition, own: &ConfigMap) {
+        let leader = layers.topic_value("leader.replication.throttled.replicas", own);
+        let follower = layers.topic_value("follower.replication.throttled.replicas", own);
+        self.set_throttled(partition, &leader, &follower);
     }
 
     /// Ends a partition whose topic is deleted: whoever waits is answered, the directory gets its

@@ -8,6 +8,7 @@
 
 use super::Shard;
 use super::cut::Cut;
+use super::throttles::Side;
 use crate::client::{ClientError, Connection};
 use crate::log::validator::ReplicatedError;
 use crate::log::{FollowError, Followed, LogError};
@@ -43,6 +44,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first pause after a connection failed; each further one is twice as long, up to
 /// `replica.fetch.backoff.ms`.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// How long a partition waits before its throttle is looked at again.
+const THROTTLE_PAUSE: Duration = Duration::from_millis(200);
 /// ListOffsets: the leader's log end, and its log start.
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
@@ -163,7 +166,8 @@ impl Shard {
                     link = None;
                     let pause = pauses.take();
                     tracing::debug!(leader = fetcher.leader.0, %error, pause_ms = pause.as_millis() as u64, "fetching from the leader failed");
-                    rt::select2(rt::sleep(pause), self.drained()).await;
+                    let changed = fetcher.changed.notified();
+                    rt::select3(rt::sleep(pause), changed, self.drained()).await;
                 }
             }
         }
@@ -220,6 +224,9 @@ impl Shard {
             let asked = partition.as_follower(|follower, log| {
                 if follower.leader() != Some(fetcher.leader) {
                     return Err(None);
+                }
+                if follower.is_behind() && self.is_held_up(&partition, Side::Follower) {
+                    return Err(Some(now + THROTTLE_PAUSE));
                 }
                 match follower.pause(now) {
                     Some(until) => Err(Some(until)),
@@ -424,6 +431,7 @@ impl Shard {
                 self.not_appended(partition, error);
                 return;
             }
+            self.count_copied(partition, Side::Follower, size);
             hop::record(|| partition.hop(What::FollowerAppend).offset(asked.from.0));
             self.fetchers
                 .bytes

@@ -14,6 +14,7 @@ use crate::wire::messages::alter_partition_request::{
 };
 use crate::wire::messages::alter_partition_response::AlterPartitionResponse;
 use ahash::AHashMap;
+use indexmap::IndexMap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ const PARTITIONS_MAX: usize = 2000;
 /// The changes that wait to be asked for; each partition at most once.
 #[derive(Default)]
 pub struct InSyncChanges {
-    queue: RefCell<Vec<Rc<Partition>>>,
+    queue: RefCell<IndexMap<PartitionId, Rc<Partition>, ahash::RandomState>>,
     bell: Notify,
     pub shrinks: Cell<u64>,
     pub expands: Cell<u64>,
@@ -38,9 +39,9 @@ impl Shard {
     /// The partition has proposed a change of its in-sync set.
     pub(super) fn ask_in_sync(&self, partition: &Rc<Partition>) {
         let mut queue = self.in_sync.queue.borrow_mut();
-        if !queue.iter().any(|queued| queued.id == partition.id) {
-            queue.push(partition.clone());
-        }
+        queue
+            .entry(partition.id)
+            .or_insert_with(|| partition.clone());
         drop(queue);
         self.in_sync.bell.notify_one();
     }
@@ -66,7 +67,10 @@ impl Shard {
             let asked: Vec<Rc<Partition>> = {
                 let mut queue = self.in_sync.queue.borrow_mut();
                 let count = queue.len().min(PARTITIONS_MAX);
-                queue.drain(..count).collect()
+                queue
+                    .drain(..count)
+                    .map(|(_, partition)| partition)
+                    .collect()
             };
             if asked.is_empty() {
                 self.in_sync.bell.notified().await;

@@ -9,7 +9,7 @@
 //! * [`connections`] which connections there are, and when each last moved;
 //! * [`apply`] makes the shard's replicas follow the metadata image, `roles` gives them theirs;
 //! * `in_sync` the in-sync sets of what the shard leads;
-//! * `fetcher` the followers' fetchers, `cut` their cuts;
+//! * `fetcher` the followers' fetchers, `cut` their cuts, `throttles` how fast both sides copy;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
@@ -34,6 +34,7 @@ pub mod mesh;
 pub mod producer_ids;
 pub mod read;
 mod roles;
+mod throttles;
 pub mod upkeep;
 pub mod waiting;
 

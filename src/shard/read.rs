@@ -4,6 +4,7 @@
 
 use super::Shard;
 use super::mesh::{Gone, LocalFuture, Place};
+use super::throttles::Side;
 use crate::log::LogError;
 use crate::replica::delayed::{DelayedFetch, FetchPart, Isolation};
 use crate::replica::history::{Position, divergence};
@@ -151,7 +152,7 @@ impl Shard {
         self: &Rc<Self>,
         owner: Place,
         token: WatchToken,
-        isolation: Isolation,
+        request: ReadRequest,
         parts: Vec<ReadPart>,
         need: u64,
         timeout: Duration,
@@ -159,14 +160,14 @@ impl Shard {
         if owner == self.place() {
             return self
                 .clone()
-                .watch(token, isolation, parts, need, timeout)
+                .watch(token, request, parts, need, timeout)
                 .await;
         }
         // A shard that has shut down has nothing more to tell.
         let _ = self
             .mesh()
             .call_shard(owner, move |shard: Rc<Shard>| -> LocalFuture<()> {
-                Box::pin(shard.watch(token, isolation, parts, need, timeout))
+                Box::pin(shard.watch(token, request, parts, need, timeout))
             })
             .await;
     }
@@ -174,14 +175,14 @@ impl Shard {
     async fn watch(
         self: Rc<Self>,
         token: WatchToken,
-        isolation: Isolation,
+        request: ReadRequest,
         parts: Vec<ReadPart>,
         need: u64,
         timeout: Duration,
     ) {
         let (done, told) = oneshot::channel();
         let mut operation = DelayedFetch {
-            isolation,
+            isolation: request.isolation,
             parts: Vec::with_capacity(parts.len()),
             need,
             done: Some(done),
@@ -190,6 +191,9 @@ impl Shard {
             let Some(partition) = self.partition(part.partition) else {
                 return;
             };
+            if self.must_wait(&partition, &request.reader) {
+                continue;
+            }
             operation.parts.push(FetchPart {
                 epoch: partition.leader_epoch(),
                 partition,
@@ -274,7 +278,7 @@ impl Shard {
         let mut answer = Read::empty(slot, &bounds);
         let committed = request.isolation == Isolation::LastStable;
         answer.aborted = committed.then(Vec::new);
-        if from >= end {
+        if from >= end || self.must_wait(partition, &request.reader) {
             return answer;
         }
         let limit = left.min(part.max_bytes.max(0) as u64);
@@ -288,6 +292,9 @@ impl Shard {
                     );
                 }
                 answer.records = outcome.records;
+                if matches!(request.reader, Reader::Follower { .. }) {
+                    self.count_copied(partition, Side::Leader, answer.records.len());
+                }
                 answer
             }
             Err(LogError::OutOfRange { .. }) => Read::error(slot, ErrorCode::OFFSET_OUT_OF_RANGE),
@@ -296,6 +303,16 @@ impl Shard {
                 partition.log.give_up_after(&error);
                 Read::error(slot, ErrorCode::KAFKA_STORAGE_ERROR)
             }
+        }
+    }
+
+    /// Whether a follower that is not in sync is held up by the leader's throttle.
+    fn must_wait(&self, partition: &Partition, reader: &Reader) -> bool {
+        match reader {
+            Reader::Follower { id, .. } => {
+                self.is_held_up(partition, Side::Leader) && !partition.has_in_sync(*id)
+            }
+            _ => false,
         }
     }
 

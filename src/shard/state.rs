@@ -9,6 +9,7 @@ use super::groups::Groups;
 use super::in_sync::InSyncChanges;
 use super::mesh::{Mesh, Place};
 use super::producer_ids::ProducerIds;
+use super::throttles::Throttles;
 use super::waiting::Waiting;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
@@ -63,6 +64,7 @@ pub struct Shard {
     pub(super) unserved: Unserved,
     pub(super) in_sync: InSyncChanges,
     pub(super) fetchers: Fetchers,
+    pub(super) throttles: Throttles,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
@@ -108,6 +110,7 @@ impl Shard {
             unserved: Unserved::default(),
             in_sync: InSyncChanges::default(),
             fetchers: Fetchers::default(),
+            throttles: Throttles::default(),
             apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),
