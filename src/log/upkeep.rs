@@ -235,9 +235,11 @@ impl Log {
             self.flush().await?;
             let permit = self.upkeep.acquire(1).await;
             self.check_usable()?;
-            let state = self.state();
+            let mut state = self.state_mut();
             // Appended to while this waited: once more, so that all of it is closed.
             if state.queue.is_idle() && state.marks.in_segments() == state.marks.log_end() {
+                // Nothing is appended to files that are being closed.
+                state.status = Status::Truncating;
                 break permit;
             }
         };

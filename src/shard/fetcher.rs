@@ -17,7 +17,7 @@ use crate::replica::fetch_session::{FetchSession, SessionRequest};
 use crate::replica::follower::{Answer, Asked, Step};
 use crate::replica::partition::Partition;
 use crate::rt;
-use crate::rt::Instant;
+use crate::rt::{Either2, Instant};
 use crate::rt::sync::Notify;
 use crate::types::{LeaderEpoch, NodeId, Offset, PartitionId};
 use crate::wire::messages::fetch_request::{
@@ -267,7 +267,12 @@ impl Shard {
         let within = link.session.request(wanted);
         let request = self.fetch_request(within, link.version);
         let sent = link.connection.start(&request, link.version)?;
-        let response = sent.answer::<FetchRequest>(limit).await?;
+        let answer = sent.answer::<FetchRequest>(limit);
+        let response = match rt::select2(answer, self.drained()).await {
+            Either2::First(response) => response?,
+            // The logs are about to be closed.
+            Either2::Second(()) => return Err(ClientError::Closed),
+        };
         let error = ErrorCode(response.error_code);
         if !link.session.on_answer(error, response.session_id) {
             let of_session = [
