@@ -196,6 +196,12 @@ impl MetadataLog {
         Some((found, end))
     }
 
+    /// The epoch of the record at `offset`; `None` if that is before the log.
+    pub fn epoch_of(&self, offset: Offset) -> Option<LeaderEpoch> {
+        let at = self.epochs.partition_point(|(_, begin)| *begin <= offset);
+        self.epochs.get(at.checked_sub(1)?).map(|found| found.0)
+    }
+
     /// Sets blocks aside for `bytes` more, so that what is accepted now finds room.
     ///
     /// # Errors
@@ -303,6 +309,18 @@ impl MetadataLog {
             self.write_epochs().await?;
         }
         Ok(())
+    }
+
+    /// Makes durable what was there when the log was opened. The next [`append`](Self::append) does it
+    /// too.
+    pub async fn sync(&mut self) -> Result<(), MetadataLogError> {
+        let path = self.active_path();
+        let Some(segment) = self.segments.last().filter(|_| !self.failed) else {
+            return Err(MetadataLogError::Failed);
+        };
+        let synced = segment.file.sync_data().await;
+        self.failed = synced.is_err();
+        synced.map_err(io_error("cannot sync", &path))
     }
 
     fn active_path(&self) -> PathBuf {

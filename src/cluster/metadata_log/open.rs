@@ -2,7 +2,7 @@
 //! crash, and how many batches were written before the first that is still there. Runs on the
 //! executor of the log.
 
-use super::scan::scan;
+use super::scan::{Scanned, scan};
 use super::segment::Segment;
 use super::snapshots::{read_snapshot, sidecar_index, write_sidecar};
 use super::{MetadataLog, MetadataLogError, MetadataLogSettings, Snapshot, UNSYNCED, io_error};
@@ -223,6 +223,11 @@ impl MetadataLog {
             let synced = segment.file.sync_all().await;
             synced.map_err(io_error("cannot sync", &path))?;
         }
+        if is_last && damage == Damage::Fatal {
+            write_again(&segment, &scanned, &bytes, unsynced)
+                .await
+                .map_err(io_error("cannot write", &path))?;
+        }
         let mut position = 0;
         // The tail has memory of its own: a slice would keep the whole file's.
         let mut own: Option<(u64, bytes::Bytes)> = None;
@@ -319,6 +324,30 @@ impl Read {
 fn live_segment(name: &str) -> Option<Offset> {
     let file = parse_segment_file(name)?;
     (file.kind == FileKind::Log && file.state == FileState::Live).then_some(file.base)
+}
+
+/// Writes the last write once more, to be synced before anything is built on it. If its sync failed before the process ended, it is still read
+/// although the device does not have it, and a sync of now would not be told: what is not dirty
+/// counts as written.
+async fn write_again(
+    segment: &Segment,
+    scanned: &Scanned,
+    bytes: &bytes::Bytes,
+    unsynced: Option<(Offset, Offset)>,
+) -> io::Result<()> {
+    let Some(last) = scanned.batches.last() else {
+        return Ok(());
+    };
+    let from = match unsynced {
+        Some((from, to)) if to == scanned.next => from,
+        _ => last.base_offset(),
+    };
+    let again = scanned.batches.iter().rev();
+    let again = again.take_while(|batch| batch.base_offset() >= from);
+    let size: usize = again.map(|batch| batch.total_size()).sum();
+    let begin = scanned.whole as usize - size;
+    let bytes = bytes.slice(begin..scanned.whole as usize);
+    segment.file.write_all_at(begin as u64, vec![bytes]).await
 }
 
 /// The offsets of the last write of several batches.

@@ -34,7 +34,7 @@ pub(super) fn scan(
 ) -> Result<Scanned, ReplayError> {
     let mut position = 0;
     let mut batches = Vec::new();
-    let mut broken = None;
+    let mut broken: Option<ReplayError> = None;
     for batch in Batches::new(bytes.clone()) {
         let checked = batch.and_then(|batch| batch.check_crc().map(|()| batch));
         match checked {
@@ -43,15 +43,18 @@ pub(super) fn scan(
                 position += batch.total_size() as u64;
                 batches.push(batch);
             }
+            // The checksum leaves the offset out: a torn write may spare all but it.
             Ok(batch) => {
-                return Err(ReplayError::Gap {
+                let found = batch.base_offset();
+                broken = Some(ReplayError::Gap {
                     position,
                     expected: next,
-                    found: batch.base_offset(),
+                    found,
                 });
+                break;
             }
             Err(source) => {
-                broken = Some(source);
+                broken = Some(ReplayError::Batch { position, source });
                 break;
             }
         }
@@ -64,18 +67,18 @@ pub(super) fn scan(
     if damage == Damage::FetchedAgain {
         return Ok(scanned);
     }
-    let behind = bytes.slice((position as usize + 1).min(bytes.len())..);
+    let behind = bytes.slice(position as usize..);
     // Offsets that a batch behind the break must have to prove that the break was synced once.
     let proof = match unsynced {
         Some((from, to)) if from <= next && next < to => to,
         _ => next,
     };
     if holds_a_batch(&behind, proof) {
-        let source = broken.unwrap_or(BatchError::Partial {
+        let source = BatchError::Partial {
             needed: bytes.len() + 1,
             available: bytes.len(),
-        });
-        return Err(ReplayError::Batch { position, source });
+        };
+        return Err(broken.unwrap_or(ReplayError::Batch { position, source }));
     }
     Ok(scanned)
 }
@@ -126,6 +129,12 @@ mod tests {
         assert_eq!((all.next, all.batches.len()), (Offset(1), 1));
         let other = Some((Offset(2), Offset(4)));
         assert!(read(other, Damage::Fatal).is_err());
+        // Only the offset of the last batch was torn.
+        let mut bytes: Vec<u8> = batches.concat();
+        let last = 3 * batches[0].len();
+        bytes[last..last + 8].fill(0);
+        let torn_offset = scan(&bytes.into(), Offset(0), None, Damage::Fatal).unwrap();
+        assert_eq!(torn_offset.next, Offset(3));
         let observer = read(None, Damage::FetchedAgain).unwrap();
         assert_eq!(observer.whole, batches[0].len() as u64);
     }

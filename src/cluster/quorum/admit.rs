@@ -17,6 +17,7 @@ pub struct Known<'a> {
     pub tail: &'a Tail,
     pub own_id: u64,
     pub is_voter: bool,
+    pub term: u64,
     pub committed: u64,
     pub last_index: u64,
 }
@@ -98,7 +99,9 @@ fn admit_append(
         }
         (term, next) = (entry.term, Some(batch.last_offset().next()));
         let own = known.tail.term_of(entry.index);
-        if entry.index <= known.committed && own.is_some_and(|own| own != entry.term) {
+        // A leader that was replaced may not know it yet; raft does not listen to it.
+        let leads = message.term >= known.term;
+        if leads && entry.index <= known.committed && own.is_some_and(|own| own != entry.term) {
             return Err(MetadataLogError::Divergence(format!(
                 "batch {} was committed here with epoch {}, controller {} has it with epoch {}",
                 entry.index,
@@ -142,4 +145,130 @@ pub fn snapshot_parts(data: &Bytes) -> Option<(Offset, Bytes)> {
 /// The batch of an entry that was let in.
 pub fn batch_of(data: &Bytes) -> Option<Batch> {
     Batch::parse(data).ok().map(|(batch, _)| batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tail::raft_id;
+    use super::*;
+    use crate::cluster::metadata_log::Base;
+    use crate::types::{LeaderEpoch, NodeId};
+    use crate::wire::batch_builder::{ControlType, control_batch};
+    use raft::eraftpb::{Entry, HardState};
+
+    fn batch(at: i64, epoch: u64) -> Bytes {
+        let change = [(ControlType::LeaderChange, &b"x"[..])];
+        control_batch(Offset(at), LeaderEpoch(epoch as i32), 0, &change).unwrap()
+    }
+
+    /// Three batches of epoch 1, two of them committed.
+    fn tail() -> Tail {
+        let nodes = [NodeId(0), NodeId(1)];
+        let mut tail = Tail::new(Base::default(), &nodes, HardState::default());
+        for at in 0..3 {
+            tail.push(1, Offset(at + 1), batch(at, 1));
+        }
+        tail
+    }
+
+    fn append(term: u64, index: u64, log_term: u64, entries: &[(u64, Bytes)]) -> Message {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgAppend);
+        (message.from, message.to) = (raft_id(NodeId(1)), raft_id(NodeId(0)));
+        (message.term, message.index, message.log_term) = (term, index, log_term);
+        let entries = entries.iter().enumerate().map(|(at, (term, data))| {
+            let mut entry = Entry::default();
+            (entry.term, entry.index) = (*term, index + 1 + at as u64);
+            entry.data = data.clone();
+            entry
+        });
+        message.set_entries(entries.collect::<Vec<_>>().into());
+        message
+    }
+
+    fn judge(message: Message, end: Option<i64>) -> Result<Verdict, MetadataLogError> {
+        let tail = tail();
+        let known = Known {
+            tail: &tail,
+            own_id: raft_id(NodeId(0)),
+            is_voter: true,
+            term: 2,
+            committed: 2,
+            last_index: 3,
+        };
+        let end = end.map(Offset);
+        admit(&mut Received { message, end }, &known)
+    }
+
+    #[test]
+    fn batches_that_are_not_at_their_place_are_not_let_in() {
+        let is_in = |verdict| matches!(verdict, Ok(Verdict::In));
+        assert!(is_in(judge(append(2, 2, 1, &[(2, batch(2, 2))]), Some(2))));
+        assert!(is_in(judge(append(2, 3, 1, &[]), Some(3))));
+        let mut broken = batch(2, 2).to_vec();
+        broken[62] ^= 1;
+        let wrong = [
+            (2, Bytes::from(broken)),
+            (2, Bytes::from([batch(2, 2), batch(3, 2)].concat())),
+            (2, batch(2, 2).slice(..40)),
+            (2, Bytes::new()),
+            (2, batch(2, 1)),
+            (2, batch(7, 2)),
+            (3, batch(2, 3)),
+            (0, batch(2, 0)),
+        ];
+        for (at, (term, data)) in wrong.into_iter().enumerate() {
+            let verdict = judge(append(2, 2, 1, &[(term, data)]), Some(2)).unwrap();
+            assert!(matches!(verdict, Verdict::Drop(_)), "{at}");
+        }
+    }
+
+    #[test]
+    fn logs_that_contradict_each_other_stop_the_node_but_an_old_leader_does_not() {
+        let entries = [(2, batch(1, 2))];
+        let stops = |verdict| matches!(verdict, Err(MetadataLogError::Divergence(_)));
+        assert!(stops(judge(append(2, 1, 1, &entries), Some(1))));
+        // Batch 2 of the same epoch ends elsewhere: the two count from different begins.
+        assert!(stops(judge(append(2, 2, 1, &[]), Some(9))));
+        let mut old = append(1, 1, 1, &[(1, batch(1, 1))]);
+        old.term = 1;
+        assert!(!stops(judge(old, Some(1))));
+        // What was not committed here may be replaced.
+        assert!(!stops(judge(append(2, 2, 1, &[(2, batch(2, 2))]), Some(2))));
+    }
+
+    #[test]
+    fn strangers_and_impossible_messages_are_dropped() {
+        let is_dropped = |message| matches!(judge(message, None), Ok(Verdict::Drop(_)));
+        let mut other = append(2, 0, 0, &[]);
+        other.to = 9;
+        assert!(is_dropped(other));
+        let mut answer = append(2, 4, 0, &[]);
+        answer.set_msg_type(MessageType::MsgAppendResponse);
+        assert!(is_dropped(answer));
+        let mut snapshot = append(2, 0, 0, &[]);
+        snapshot.set_msg_type(MessageType::MsgSnapshot);
+        snapshot.mut_snapshot().mut_metadata().index = 9;
+        snapshot.mut_snapshot().data = snapshot_data(Offset(20), b"not a snapshot");
+        assert!(is_dropped(snapshot));
+        // A heartbeat that knows more of this log than there is does not end the process.
+        let mut heartbeat = append(2, 0, 0, &[]);
+        heartbeat.set_msg_type(MessageType::MsgHeartbeat);
+        heartbeat.commit = 50;
+        let tail = tail();
+        let known = Known {
+            tail: &tail,
+            own_id: raft_id(NodeId(0)),
+            is_voter: true,
+            term: 2,
+            committed: 2,
+            last_index: 3,
+        };
+        let mut received = Received {
+            message: heartbeat,
+            end: None,
+        };
+        assert!(matches!(admit(&mut received, &known), Ok(Verdict::In)));
+        assert_eq!(received.message.commit, 3);
+    }
 }

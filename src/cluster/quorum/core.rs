@@ -272,6 +272,7 @@ impl Core {
                 tail: &self.tail.borrow(),
                 own_id: raft_id(self.node),
                 is_voter: from.is_some_and(|from| self.voters.contains(&from)),
+                term: self.raw.raft.term,
                 committed: self.raw.raft.raft_log.committed,
                 last_index: self.raw.raft.raft_log.last_index(),
             };

@@ -22,11 +22,13 @@
 //!   [`tail`] the log as that sees it;
 //! * [`state`] term and vote; [`codec`] messages as bytes; [`admit`] what is not let in;
 //! * [`peers`] the way to the other voters; [`serve`] what observers and tools are told;
-//! * [`observer`] the other side: what a broker that follows asks next, and what an answer means.
+//! * [`observer`] the other side: what a broker that follows asks next, and what an answer means;
+//!   [`follow`] carries it out.
 
 mod admit;
 mod codec;
 mod core;
+pub mod follow;
 mod node;
 pub mod observer;
 pub mod peers;

@@ -108,7 +108,11 @@ impl Quorum {
         dir: &Path,
         settings: QuorumSettings,
     ) -> Result<Rc<Quorum>, MetadataLogError> {
-        let opened = MetadataLog::open(dir, settings.log.clone(), Damage::Fatal).await?;
+        let mut opened = MetadataLog::open(dir, settings.log.clone(), Damage::Fatal).await?;
+        // One that is alone writes its first batch at once, and syncs all by that.
+        if !settings.is_alone() {
+            opened.log.sync().await?;
+        }
         let home = opened.log.home().to_owned();
         let mut saved = state::read(&home).await?;
         if opened.log.last_epoch() > saved.epoch {

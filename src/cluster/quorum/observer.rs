@@ -154,7 +154,6 @@ impl Observer {
         };
         let mut request = FetchRequest {
             cluster_id: Some(self.cluster_id.clone()),
-            replica_id: self.node.0,
             max_wait_ms: MAX_WAIT_MS,
             max_bytes: FETCH_BYTES,
             topics: vec![topic],

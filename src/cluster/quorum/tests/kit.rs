@@ -1,16 +1,24 @@
 //! A world of controllers, the mail between them, and what is checked while they run.
 
 use crate::cluster::MetadataLogError;
+use crate::cluster::apis::{self, Asker};
 use crate::cluster::controller::Controller;
 use crate::cluster::image::Image;
+use crate::cluster::metadata_log::MetadataLogSettings;
+use crate::cluster::quorum::follow::{Answer, FollowError, FollowSettings, Follower};
+use crate::cluster::quorum::observer::{Ask, Target};
 use crate::cluster::record::MetadataRecord;
 use crate::config::{BrokerConfig, properties};
 use crate::rt;
 use crate::rt::sim::{NodeHandle, World};
-use crate::rt::sync::Notify;
-use crate::types::Uuid;
+use crate::rt::sync::{Notify, oneshot};
+use crate::types::{NodeId, Uuid};
+use crate::wire::api::ApiKey;
 use crate::wire::batch::Batches;
+use crate::wire::messages::fetch_response::FetchResponse;
+use crate::wire::messages::fetch_snapshot_response::FetchSnapshotResponse;
 use crate::wire::messages::topic_record::TopicRecord;
+use crate::wire::{Message, Reader};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,10 +40,16 @@ pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// A request of a broker, and where its answer goes.
+type Request = (ApiKey, i16, Bytes, oneshot::Sender<Option<Bytes>>);
+
 #[derive(Default)]
 struct Letters {
     waiting: RefCell<VecDeque<Bytes>>,
     bell: Notify,
+    /// What the node's own process has to answer, with its own disk.
+    requests: RefCell<VecDeque<Request>>,
+    request_bell: Notify,
 }
 
 /// What carries messages between the controllers, or does not.
@@ -98,6 +112,7 @@ pub struct Seen {
     /// Set by what must never happen.
     pub wrong: RefCell<Vec<String>>,
     pub running: RefCell<BTreeMap<i32, Weak<Controller>>>,
+    pub following: RefCell<BTreeMap<i32, Weak<Follower>>>,
 }
 
 impl Seen {
@@ -153,6 +168,7 @@ impl Seen {
 }
 
 pub struct Cluster {
+    voters: i32,
     pub world: World,
     pub nodes: Vec<NodeHandle>,
     pub mail: Rc<Mail>,
@@ -201,11 +217,32 @@ impl Cluster {
         let watch = seen.clone();
         world.on_step(move |_| watch.look());
         Cluster {
+            voters,
             world,
             nodes,
             mail,
             seen,
         }
+    }
+
+    /// Adds a broker that is no voter.
+    pub fn add_observer(&mut self, more: &str) {
+        let (node, voters) = (self.nodes.len() as i32, self.voters);
+        let handle = self.world.add_node(&format!("n{node}"));
+        let (more, mail, seen) = (more.to_owned(), self.mail.clone(), self.seen.clone());
+        handle.start(0, move |_| {
+            follow(node, voters, more.clone(), mail.clone(), seen.clone())
+        });
+        self.nodes.push(handle);
+    }
+
+    /// What every node has applied.
+    fn images(&self) -> Vec<Arc<Image>> {
+        let following = self.seen.following.borrow();
+        let followers = following.values().filter_map(Weak::upgrade);
+        let controllers = self.controllers();
+        let images = controllers.iter().map(|it| it.image());
+        images.chain(followers.map(|it| it.image())).collect()
     }
 
     pub fn controller(&self, node: usize) -> Option<Rc<Controller>> {
@@ -237,14 +274,11 @@ impl Cluster {
         }
         let before = self.seen.acknowledged.borrow().len();
         let agreed = || {
-            let controllers = self.controllers();
-            let first = controllers.first().map(|it| it.image().offset());
-            controllers.len() == self.nodes.len()
+            let images = self.images();
+            images.len() == self.nodes.len()
                 && self.active().is_some()
                 && self.seen.acknowledged.borrow().len() > before
-                && controllers
-                    .iter()
-                    .all(|it| Some(it.image().offset()) == first)
+                && images.iter().all(|it| it.offset() == images[0].offset())
         };
         let ok = self.world.run_until(Duration::from_secs(60), || {
             // A node that a fault of before ended comes back.
@@ -265,7 +299,8 @@ impl Cluster {
                 )
             })
             .collect();
-        assert!(ok, "no agreement: {state:?}");
+        let images: Vec<_> = self.images().iter().map(|it| it.offset()).collect();
+        assert!(ok, "no agreement: {state:?}, images {images:?}");
     }
 
     /// What was acknowledged is there, what was refused is not, and the logs are the same bytes.
@@ -276,8 +311,7 @@ impl Cluster {
             .iter()
             .map(|it| it.quorum().committed().0)
             .min();
-        for controller in self.controllers() {
-            let image = controller.image();
+        for image in self.images() {
             for name in self.seen.acknowledged.borrow().iter() {
                 assert!(
                     image.topic_by_name(name).is_some(),
@@ -366,8 +400,120 @@ async fn run(config: Arc<BrokerConfig>, mail: Rc<Mail>, seen: Rc<Seen>, life: u6
             }
         });
     }
+    rt::spawn(answer(Rc::downgrade(&controller), mail.letters(node)));
     rt::spawn(propose(controller.clone(), seen, node, life));
     stop.notified().await;
+}
+
+/// Answers brokers.
+async fn answer(controller: Weak<Controller>, letters: Rc<Letters>) {
+    letters.requests.borrow_mut().clear();
+    loop {
+        let next = letters.requests.borrow_mut().pop_front();
+        let Some((key, version, body, tell)) = next else {
+            letters.request_bell.notified().await;
+            continue;
+        };
+        let Some(controller) = controller.upgrade() else {
+            return;
+        };
+        rt::spawn(async move {
+            let asker = Asker {
+                client_id: "sim".into(),
+                host: "/sim".into(),
+            };
+            let answer = apis::answer(&controller, &asker, key, version, Reader::new(body)).await;
+            let _ = tell.send(answer);
+        });
+    }
+}
+
+/// One life of a broker that follows the controllers.
+async fn follow(node: i32, voters: i32, more: String, mail: Rc<Mail>, seen: Rc<Seen>) {
+    let known = (0..voters).map(|id| Target {
+        id: Some(NodeId(id)),
+        host: format!("n{id}"),
+        port: 9093,
+    });
+    let settings = FollowSettings {
+        node: NodeId(node),
+        directory: Uuid::from_halves(3, node as u64),
+        cluster_id: "sim".into(),
+        known: known.collect(),
+        backoff: Duration::from_millis(20),
+        log: MetadataLogSettings::of(&config(0, voters, &more)),
+    };
+    let made = rt::fs::create_dir_all("/data").await;
+    if made.and(rt::fs::sync_dir("/").await).is_err() {
+        return;
+    }
+    let ask = move |target: Target, ask: Ask| ask_controller(node, target, ask, mail.clone());
+    let follower = match Follower::start(Path::new("/data"), settings, ask).await {
+        Ok(follower) => follower,
+        Err(error) => return failed(&seen, node, &error),
+    };
+    let stop = Notify::new();
+    {
+        let (seen, stop) = (seen.clone(), stop.clone());
+        follower.on_failure(move |error| {
+            match error {
+                FollowError::Log(error) => failed(&seen, node, error),
+                FollowError::Observer(error) => seen.complain(format!("node {node}: {error}")),
+            }
+            stop.notify_one();
+        });
+    }
+    seen.image(node, &follower.image());
+    {
+        let seen = seen.clone();
+        follower.on_publish(move |image| seen.image(node, &image));
+    }
+    seen.following
+        .borrow_mut()
+        .insert(node, Rc::downgrade(&follower));
+    stop.notified().await;
+}
+
+/// The request and the answer go through the codec, and may be lost on either way.
+async fn ask_controller(node: i32, target: Target, ask: Ask, mail: Rc<Mail>) -> Option<Answer> {
+    let to = target.id?.0;
+    let travel = || async {
+        let delay = rt::random_below(mail.delay_ms_max.get() * 1000 + 1);
+        rt::sleep(Duration::from_micros(delay)).await;
+        let one_in = mail.lost_one_in.get();
+        one_in == 0 || rt::random_below(one_in) != 0
+    };
+    let is_cut = |from, to| mail.cuts.borrow().contains(&(from, to));
+    let exchange = async {
+        if !travel().await || is_cut(node, to) {
+            return None;
+        }
+        let (key, version, body) = match &ask {
+            Ask::Fetch(request) => (ApiKey::FETCH, 17, request.to_bytes(17).unwrap()),
+            Ask::Snapshot(request) => (ApiKey::FETCH_SNAPSHOT, 1, request.to_bytes(1).unwrap()),
+        };
+        let (tell, told) = oneshot::channel();
+        let letters = mail.letters(to);
+        letters
+            .requests
+            .borrow_mut()
+            .push_back((key, version, body, tell));
+        letters.request_bell.notify_one();
+        let answer = told.await.ok().flatten()?;
+        if !travel().await || is_cut(to, node) {
+            return None;
+        }
+        Some(match ask {
+            Ask::Fetch(_) => {
+                Answer::Fetch(Box::new(FetchResponse::from_bytes(answer, 17).unwrap()))
+            }
+            Ask::Snapshot(_) => Answer::Snapshot(Box::new(
+                FetchSnapshotResponse::from_bytes(answer, 1).unwrap(),
+            )),
+        })
+    };
+    let answer = rt::timeout(Duration::from_secs(2), exchange).await;
+    answer.unwrap_or(None)
 }
 
 async fn propose(controller: Rc<Controller>, seen: Rc<Seen>, node: i32, life: u64) {

@@ -42,8 +42,12 @@ fn another_leads_soon_after_the_leader_has_gone_and_it_comes_back() {
     }
 }
 
-fn chaos(seed: u64, voters: i32) {
-    let cluster = Cluster::start(seed, voters, SMALL);
+fn chaos(seed: u64, voters: i32, observers: i32) {
+    let mut cluster = Cluster::start(seed, voters, SMALL);
+    for _ in 0..observers {
+        cluster.add_observer(SMALL);
+    }
+    let voters = voters + observers;
     let (world, mail) = (cluster.world.clone(), cluster.mail.clone());
     let pick = |bound: i32| world.random_below(bound as u64) as i32;
     for _ in 0..40 {
@@ -104,20 +108,27 @@ fn chaos(seed: u64, voters: i32) {
 #[test]
 fn three_controllers_keep_what_they_acknowledged_whatever_happens() {
     for seed in seeds(15) {
-        chaos(seed, 3);
+        chaos(seed, 3, 0);
     }
 }
 
 #[test]
 fn five_controllers_keep_what_they_acknowledged_whatever_happens() {
     for seed in seeds(8) {
-        chaos(seed, 5);
+        chaos(seed, 5, 0);
     }
 }
 
 #[test]
 fn one_controller_alone_keeps_what_it_acknowledged_whatever_happens() {
     for seed in seeds(15) {
-        chaos(seed, 1);
+        chaos(seed, 1, 0);
+    }
+}
+
+#[test]
+fn observers_have_the_image_of_the_controllers_whatever_happens() {
+    for seed in seeds(10) {
+        chaos(seed, 3, 2);
     }
 }
