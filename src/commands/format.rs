@@ -41,7 +41,8 @@ impl Format {
     }
 }
 
-async fn format(
+/// Formats what `config` names; says what was done.
+pub(crate) async fn format(
     config: BrokerConfig,
     cluster_id: String,
     ignore_formatted: bool,

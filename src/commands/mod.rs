@@ -9,7 +9,7 @@ mod describe_topics;
 mod dump_decoder;
 mod dump_log;
 mod elect;
-mod format;
+pub(crate) mod format;
 mod groups;
 mod key_value;
 mod partition_file;

@@ -19,7 +19,7 @@ pub mod follower;
 pub mod history;
 pub mod in_sync;
 pub mod leader;
-mod mutation;
+pub(crate) mod mutation;
 pub mod partition;
 pub mod session;
 #[cfg(test)]

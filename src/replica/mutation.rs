@@ -12,6 +12,8 @@ pub(crate) enum Mutation {
     KeepDivergence,
     /// The leader acts as if a set that it asked for were committed already.
     ShrinkUnasked,
+    /// What is written counts, also where the durability row waits for the flush.
+    CountUnflushed,
 }
 
 #[cfg(test)]

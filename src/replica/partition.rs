@@ -7,6 +7,7 @@ use super::in_sync::{Altered, Outcome, Proposal};
 use super::leader::{
     FetchRefused, FollowerFetch, Leader, LeaderSettings, LocalLog, Registered, Term,
 };
+use super::mutation::{self, Mutation};
 use crate::log::{AppendAs, AppendError, Appended, Log};
 use crate::observe::hop::{self, Hop, What};
 use crate::rt;
@@ -308,6 +309,14 @@ impl Partition {
         Ok(appended)
     }
 
+    /// Up to where the log counts in its durability row.
+    fn counted(&self) -> Offset {
+        match mutation::is_on(Mutation::CountUnflushed) {
+            true => self.log.written(),
+            false => self.log.counted(),
+        }
+    }
+
     /// Takes the log's progress into a leader's high watermark; true if it moved.
     pub fn advance(&self) -> bool {
         let Some(mut leader) = self.leader_mut() else {
@@ -315,7 +324,7 @@ impl Partition {
         };
         let log = LocalLog {
             start: self.log.log_start(),
-            counted: self.log.counted(),
+            counted: self.counted(),
             end: self.log.log_end(),
         };
         let before = leader.high_watermark();
@@ -425,7 +434,7 @@ impl Partition {
             return Some(code);
         }
         match need {
-            Need::Counted if self.log.counted() >= required => Some(ErrorCode::NONE),
+            Need::Counted if self.counted() >= required => Some(ErrorCode::NONE),
             Need::Committed if leader.high_watermark() >= required => {
                 Some(if leader.is_well_replicated() {
                     ErrorCode::NONE

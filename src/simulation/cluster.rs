@@ -1,6 +1,7 @@
 //! A world with whole brokers in it: their settings, their lives, and the probes inside them.
 
 use super::probes::Probes;
+use crate::commands::format::format;
 use crate::config::BrokerConfig;
 use crate::rt::sim::{NodeHandle, World};
 use crate::server::simulated::{self, Life};
@@ -9,6 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const PORT: u16 = 9092;
+const CONTROLLER_PORT: u16 = 9093;
+const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 /// How long a broker may take until it serves, in a world that is whole.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
@@ -16,6 +19,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) brokers: usize,
+    /// The first so many brokers are controllers too.
+    pub(super) controllers: usize,
     pub(super) shards: usize,
     /// Settings beside those that make the cluster.
     pub(super) settings: Vec<(&'static str, String)>,
@@ -62,6 +67,29 @@ impl Cluster {
         hosts.collect::<Vec<_>>().join(",")
     }
 
+    /// Gives every node its identity, where a cluster has several.
+    pub(super) fn format(&self) {
+        if self.brokers.len() == 1 {
+            return;
+        }
+        for broker in &self.brokers {
+            let config = broker.config.clone();
+            broker.host.start(1, move |index| {
+                let config = (!index.is_control()).then(|| config.clone());
+                async move {
+                    if let Some(config) = config {
+                        let done = format(config, CLUSTER_ID.to_owned(), false).await;
+                        done.expect("an empty disk can be formatted");
+                    }
+                }
+            });
+        }
+        assert!(
+            self.world.run_to_end(START_LIMIT),
+            "nodes are not formatted"
+        );
+    }
+
     /// Starts a broker's process.
     pub(super) fn start(&self, at: usize) {
         let broker = &self.brokers[at];
@@ -82,6 +110,24 @@ impl Cluster {
         let all_ready = || (0..self.brokers.len()).all(|at| self.probes.is_ready(at));
         let done = self.world.run_until(START_LIMIT, all_ready);
         assert!(done, "not every broker serves: {:?}", self.failures());
+    }
+
+    /// Brokers that run or may run again any moment.
+    pub(super) fn running(&self) -> usize {
+        let running = self.brokers.iter().filter(|broker| broker.is_running());
+        running.count()
+    }
+
+    /// Whether every partition is with all its replicas, as some broker that runs knows it.
+    pub(super) fn is_in_sync(&self) -> bool {
+        let known = (0..self.brokers.len()).filter_map(|at| self.probes.control(at));
+        let newest = known
+            .map(|control| control.image())
+            .max_by_key(|image| image.offset());
+        newest.is_some_and(|image| {
+            let mut partitions = image.topics().flat_map(|topic| topic.partitions());
+            partitions.all(|(_, partition)| partition.isr.len() == partition.replicas.len())
+        })
     }
 
     /// Why brokers ended that were not told to.
@@ -131,9 +177,30 @@ fn config(setup: &Setup, at: usize) -> BrokerConfig {
         format!("highwater.recent.batch.bytes={}", 256 << 10),
         format!("highwater.read.ahead.bytes={}", 1 << 20),
         "offsets.topic.num.partitions=3".to_owned(),
-        "offsets.topic.replication.factor=1".to_owned(),
+        format!("offsets.topic.replication.factor={}", setup.brokers.min(3)),
         "group.initial.rebalance.delay.ms=0".to_owned(),
     ];
+    if setup.brokers > 1 {
+        let voters: Vec<String> = (0..setup.controllers)
+            .map(|at| format!("{}@{}:{CONTROLLER_PORT}", at + 1, name(at)))
+            .collect();
+        let client = format!("PLAINTEXT://{}:{PORT}", name(at));
+        let (roles, listeners) = match at < setup.controllers {
+            true => (
+                "broker,controller",
+                format!("{client},CONTROLLER://{}:{CONTROLLER_PORT}", name(at)),
+            ),
+            false => ("broker", client),
+        };
+        sets.extend([
+            format!("listeners={listeners}"),
+            format!("process.roles={roles}"),
+            "controller.listener.names=CONTROLLER".to_owned(),
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned(),
+            format!("controller.quorum.voters={}", voters.join(",")),
+            format!("broker.rack=rack-{}", at + 1),
+        ]);
+    }
     let own = setup.settings.iter();
     sets.extend(own.map(|(key, value)| format!("{key}={value}")));
     BrokerConfig::load(None, &sets).expect("settings of a simulated broker")

@@ -4,13 +4,15 @@ use super::cluster::{Cluster, Setup};
 use super::ledger::{Counts, Ledger, Promise};
 use super::load::{self, Load, Row, Topic};
 use super::nemesis::{self, Nemesis, Trouble};
-use super::seeds;
+use super::{replicas, seeds};
 use crate::client::ClientError;
 use crate::cluster::OFFSETS_TOPIC;
+use crate::replica::mutation::{self, Mutation};
 use crate::rt::sim::World;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -98,6 +100,7 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
         ending: Cell::new(false),
         running: Cell::new(0),
     });
+    cluster.format();
     cluster.start_all();
     cluster.serve();
     at_once(world, "admin", &load, load::make_topics);
@@ -142,6 +145,7 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     assert!(ended, "{} clients do not end", load.running.get());
     at_once(world, "auditor", &load, load::audit);
     let mut violations = load.ledger.violations();
+    violations.extend(stop_and_compare(&cluster));
     violations.extend(cluster.probes.violations());
     assert!(cluster.probes.looks() > 100, "nobody looked");
     Outcome {
@@ -152,6 +156,34 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
         steps: world.steps(),
         elapsed: world.elapsed(),
     }
+}
+
+/// Stops the brokers in good order once nothing comes any more; where their replicas differ.
+fn stop_and_compare(cluster: &Cluster) -> Vec<String> {
+    let nodes = 0..cluster.brokers.len();
+    let in_sync = cluster.world.run_until(END_LIMIT, || cluster.is_in_sync());
+    let mut found = Vec::new();
+    if !in_sync {
+        found.push("replicas do not come back into the in-sync set".to_owned());
+    }
+    let marks = nodes.map(|at| (at, cluster.probes.high_watermarks(at)));
+    let marks = marks.collect();
+    for broker in &cluster.brokers {
+        broker.terminate();
+    }
+    let stopped = || cluster.running() == 0;
+    if !cluster.world.run_until(END_LIMIT, stopped) {
+        found.push("brokers do not stop".to_owned());
+        return found;
+    }
+    let failures = cluster.failures();
+    found.extend(
+        failures
+            .into_iter()
+            .map(|why| format!("a broker failed: {why}")),
+    );
+    found.extend(replicas::differences(cluster, &marks));
+    found
 }
 
 /// One broker whose topics are in different durability rows.
@@ -176,6 +208,7 @@ fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
     Plan {
         setup: Setup {
             brokers: 1,
+            controllers: 1,
             shards: 2,
             settings,
         },
@@ -213,6 +246,46 @@ fn run(count: u64, plan: impl Fn(u64) -> Plan) {
     assert!(counts.acked > 100 * worlds && counts.seen > 100 * worlds);
 }
 
+/// Several brokers, three of them controllers, topics on three replicas.
+fn several_brokers(brokers: usize, strikes: u64) -> Plan {
+    let topic = |name: &str, partitions: i32| Topic {
+        name: name.to_owned(),
+        partitions,
+        replication: 3,
+        configs: vec![("segment.bytes".to_owned(), "1048576".to_owned())],
+    };
+    let promise = Promise {
+        survives_power_loss: true,
+    };
+    let settings = [
+        ("min.insync.replicas", "2"),
+        ("replica.lag.time.max.ms", "3000"),
+        ("broker.session.timeout.ms", "3000"),
+        ("broker.heartbeat.interval.ms", "500"),
+    ];
+    Plan {
+        setup: Setup {
+            brokers,
+            controllers: 3,
+            shards: 2,
+            settings: settings.map(|(key, value)| (key, value.to_owned())).into(),
+        },
+        topics: vec![topic("orders", 2), topic("payments", 1)],
+        promises: ["orders", "payments", OFFSETS_TOPIC]
+            .map(|name| (name.to_owned(), promise))
+            .into(),
+        rows: vec![Row::Idempotent, Row::Idempotent, Row::All, Row::None],
+        troubles: nemesis::FOR_SEVERAL,
+        strikes,
+    }
+}
+
+#[test]
+#[ignore = "controllers do not find each other yet"]
+fn three_brokers_keep_their_promises() {
+    run(2, |_| several_brokers(3, 8));
+}
+
 #[test]
 fn one_broker_keeps_its_promises() {
     run(4, |seed| one_broker(seed % 2 == 0, 8));
@@ -232,4 +305,33 @@ fn a_whole_world_replays_exactly() {
         let told = |w: Outcome| (w.trace, w.steps, w.elapsed, w.counts.acked);
         assert_eq!(told(first), told(again), "HIGHWATER_SEED={seed}");
     }
+}
+
+/// Whether a world with this fault in it is found out, within a few seeds.
+fn finds(fault: Mutation, plan: impl Fn() -> Plan) -> Option<String> {
+    for seed in 0..30 {
+        mutation::set(Some(fault));
+        let lived = catch_unwind(AssertUnwindSafe(|| live(seed, &plan())));
+        mutation::set(None);
+        match lived {
+            Ok(outcome) if outcome.violations.is_empty() => {}
+            Ok(outcome) => return Some(format!("seed {seed}: {}", outcome.violations[0])),
+            Err(_) => return Some(format!("seed {seed}: an assertion of the broker's own")),
+        }
+    }
+    None
+}
+
+#[test]
+fn an_answer_before_the_flush_is_found_out() {
+    let plan = || Plan {
+        troubles: &[Trouble::PowerLoss],
+        ..one_broker(true, 6)
+    };
+    let found = finds(Mutation::CountUnflushed, plan).expect("nobody noticed");
+    println!("{found}");
+    assert!(
+        found.contains("was acknowledged") || found.contains("was seen"),
+        "{found}"
+    );
 }

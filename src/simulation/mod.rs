@@ -6,6 +6,7 @@
 //!
 //! * [`cluster`] brokers and their lives; [`probes`] what is true inside of them at every step;
 //! * [`load`] the clients; [`ledger`] what they know, and the judgement;
+//! * [`replicas`] what lies on the disks in the end;
 //! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
 
 mod cluster;
@@ -14,6 +15,7 @@ mod ledger;
 mod load;
 mod nemesis;
 mod probes;
+mod replicas;
 
 /// The seeds of a random test, each printed before it runs: `HIGHWATER_SEEDS` of them (or `count`;
 /// one with `HIGHWATER_SEED`), from `HIGHWATER_SEED` (or a random one) on.

@@ -15,7 +15,6 @@ pub(super) enum Trouble {
     Restart,
     CutClient,
     CutOneWay,
-    #[allow(dead_code)]
     CutBrokers,
     ResetConnections,
     SlowDisk,
@@ -34,6 +33,21 @@ pub(super) const FOR_ONE: &[Trouble] = &[
     Trouble::ResetConnections,
     Trouble::SlowDisk,
     Trouble::FailingDisk,
+    Trouble::Clock,
+    Trouble::SlowNetwork,
+];
+
+/// Everything there is for worlds of several brokers.
+pub(super) const FOR_SEVERAL: &[Trouble] = &[
+    Trouble::Kill,
+    Trouble::PowerLoss,
+    Trouble::Restart,
+    Trouble::CutClient,
+    Trouble::CutOneWay,
+    Trouble::CutBrokers,
+    Trouble::CutBrokers,
+    Trouble::ResetConnections,
+    Trouble::SlowDisk,
     Trouble::Clock,
     Trouble::SlowNetwork,
 ];
@@ -63,6 +77,19 @@ impl Nemesis<'_> {
         if at >= not { at + 1 } else { at }
     }
 
+    /// A majority goes on running.
+    fn may_stop(&self, at: usize) -> bool {
+        let all = self.cluster.brokers.len();
+        let running = self.cluster.running();
+        self.cluster.brokers[at].is_running() && (all == 1 || running - 1 > all / 2)
+    }
+
+    /// What is on one disk only, and there not synced, is promised by nobody.
+    fn may_lose_power(&self, at: usize) -> bool {
+        let alone = self.cluster.brokers.len() == 1;
+        self.may_stop(at) && (alone || self.cluster.is_in_sync())
+    }
+
     /// Brings one trouble of `kinds` into a world of `nodes` nodes.
     pub(super) fn strike(&mut self, kinds: &[Trouble], nodes: usize) {
         let kind = kinds[self.below(kinds.len() as u64) as usize];
@@ -72,12 +99,12 @@ impl Nemesis<'_> {
         let broker = &cluster.brokers[at];
         let network = cluster.world.network();
         match kind {
-            Trouble::Kill if broker.is_running() => broker.kill(),
-            Trouble::PowerLoss if broker.is_running() => {
+            Trouble::Kill if self.may_stop(at) => broker.kill(),
+            Trouble::PowerLoss if self.may_lose_power(at) => {
                 broker.lose_power();
                 self.ledger.loss();
             }
-            Trouble::Restart if broker.is_running() => {
+            Trouble::Restart if self.may_stop(at) => {
                 broker.terminate();
                 cluster.world.run_until(STOP_LIMIT, || !broker.is_running());
                 broker.down.set(true);

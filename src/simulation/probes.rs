@@ -28,6 +28,7 @@ struct Node {
 struct Marks {
     life: u64,
     epoch: i32,
+    leads: bool,
     high_watermark: i64,
 }
 
@@ -97,6 +98,18 @@ impl Probes {
             .collect()
     }
 
+    /// The high watermarks of a node's replicas at the last look, by topic and partition.
+    pub(super) fn high_watermarks(&self, node: usize) -> BTreeMap<(String, i32), i64> {
+        let shards = self.shards(node);
+        let partitions = shards.iter().flat_map(|shard| shard.partitions());
+        partitions
+            .map(|partition| {
+                let key = (partition.topic.to_string(), partition.id.index);
+                (key, partition.high_watermark().0)
+            })
+            .collect()
+    }
+
     pub(super) fn looks(&self) -> u64 {
         self.looks.get()
     }
@@ -142,12 +155,15 @@ impl Probes {
         let marks = Marks {
             life,
             epoch,
+            leads: partition.is_leader(),
             high_watermark: bounds.high_watermark.0,
         };
         let before = self.marks.borrow_mut().insert((node, partition.id), marks);
         if let Some(before) = before
             && before.life == life
             && before.epoch == epoch
+            && before.leads
+            && marks.leads
             && before.high_watermark > marks.high_watermark
         {
             self.violated(format!(
@@ -159,6 +175,9 @@ impl Probes {
         }
         if before.is_some_and(|before| before.life == life && before.epoch > epoch) {
             self.violated(format!("{}: the leader epoch went back to {epoch}", name()));
+        }
+        if !marks.leads {
+            return;
         }
         let mut leaders = self.leaders.borrow_mut();
         let leader = *leaders.entry((partition.id, epoch)).or_insert(node);
