@@ -17,8 +17,8 @@ use crate::replica::fetch_session::{FetchSession, SessionRequest};
 use crate::replica::follower::{Answer, Asked, Step};
 use crate::replica::partition::Partition;
 use crate::rt;
-use crate::rt::{Either2, Instant};
 use crate::rt::sync::Notify;
+use crate::rt::{Either2, Instant};
 use crate::types::{LeaderEpoch, NodeId, Offset, PartitionId};
 use crate::wire::messages::fetch_request::{
     FetchPartition, FetchRequest, FetchTopic, ForgottenTopic,

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cleaning::{Seen, clean, compacted, last_values, read_records, settle};
+use super::lives::{self, Faults, LIVES, Lives};
 use super::*;
 use crate::log::cleaner::{Cleaner, CleanerSettings};
 use crate::log::journal::{JOURNAL_BYTES_MIN, Journals};
-use crate::rt::sim::{Fault, NodeHandle, World};
+use crate::rt::sim::World;
 use crate::wire::codec::Codec;
 
 const LOG_DIR: &str = "/data";
 const PARTITION_DIR: &str = "/data/orders-3";
-const LIVES: usize = 6;
 
 /// What the test knows of the log, over all its lives.
 struct Known {
@@ -288,52 +288,28 @@ impl Known {
     }
 }
 
-fn start(node: &NodeHandle, known: &Rc<Known>) {
-    let known = known.clone();
-    node.start(1, move |executor| {
-        let known = known.clone();
-        async move {
-            if !executor.is_control() {
-                known.live().await;
-            }
-        }
-    });
-}
-
 /// One seed: several lives, each ended as the seed says.
 fn lives(seed: u64, faults: bool) -> Rc<Known> {
     let world = World::new(seed);
     let known = Rc::new(Known::new(seed));
     known.faults.set(faults);
     let node = world.add_node("broker");
-    for life in 0..LIVES {
-        if faults && life > 0 && life + 1 < LIVES {
-            match known.rng(|rng| rng.u32(..4)) {
-                0 => node.disk().fail_syncs(Fault::OneIn(20)),
-                1 => node.disk().fail_writes(Fault::OneIn(60)),
-                2 => node.disk().set_capacity(Some(node.disk().used() + 20_000)),
-                _ => node.disk().set_short_writes(3),
-            }
-        } else {
-            node.disk().heal();
-        }
-        if life == 0 {
-            start(&node, &known);
-        } else {
-            node.restart();
-        }
-        world.run_for(Duration::from_micros(
-            known.rng(|rng| rng.u64(500..300_000)),
-        ));
-        if known.rng(|rng| rng.bool()) {
-            node.kill();
-        } else {
-            known.power_lost.set(true);
-            node.lose_power();
-        }
-    }
-    node.disk().heal();
-    node.restart();
+    let lives = Lives {
+        rng: &known.rng,
+        faults: faults.then_some(Faults {
+            syncs_one_in: 20,
+            writes_one_in: 60,
+            room: 20_000,
+            mends: false,
+        }),
+        length: 500..300_000,
+        power_lost: &known.power_lost,
+    };
+    let in_node = known.clone();
+    lives.live(&world, &node, move || {
+        let known = in_node.clone();
+        async move { known.live().await }
+    });
     assert!(world.run_until(Duration::from_secs(20), || known.ended.get()));
     assert_eq!(known.lives.get(), LIVES + 1);
     known
@@ -388,27 +364,19 @@ async fn one_pass(known: Rc<Known>) {
 /// Ends the process or the power after each step of a pass, from its first to its last.
 fn at_every_moment(power: bool) {
     let mut leftovers: BTreeMap<String, usize> = BTreeMap::new();
-    let seed = std::env::var("LOG_SEED").ok().and_then(|s| s.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
+    let seed = seeds(1).next().unwrap_or_default();
     let mut steps = fastrand::Rng::with_seed(seed);
     let mut moment = 0;
     loop {
         moment += steps.u64(100..900);
-        println!("LOG_SEED={seed}, {moment} us into the pass");
+        println!("HIGHWATER_SEED={seed}, {moment} us into the pass");
         let world = World::new(seed);
         let known = Rc::new(Known::new(seed));
         // Kept together, so that several segments become one.
         known.config.borrow_mut().segment_bytes = 4000;
         let node = world.add_node("broker");
         let in_node = known.clone();
-        node.start(1, move |executor| {
-            let known = in_node.clone();
-            async move {
-                if !executor.is_control() {
-                    one_pass(known).await;
-                }
-            }
-        });
+        lives::start(&node, move || one_pass(in_node.clone()));
         assert!(world.run_until(Duration::from_secs(20), || known.begun.get()));
         world.run_for(Duration::from_micros(moment));
         let over = known.ended.get();

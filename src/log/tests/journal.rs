@@ -5,12 +5,12 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use super::lives::{Faults, LIVES, Lives};
 use super::*;
 use crate::log::journal::Journals;
-use crate::rt::sim::{Fault, World};
+use crate::rt::sim::World;
 
 const LOG_DIR: &str = "/data";
-const LIVES: usize = 6;
 const LOGS: usize = 6;
 /// So small that frames go round it many times.
 const JOURNAL_BYTES: u64 = 256 << 10;
@@ -46,8 +46,6 @@ struct Shelf {
     rng: RefCell<fastrand::Rng>,
     books: Vec<Book>,
     power_lost: Cell<bool>,
-    /// Flushes failed in the life before: what the kernel had not written then is gone.
-    syncs_failed: Cell<bool>,
     clean: Cell<bool>,
     lives: Cell<usize>,
     frames: Cell<u64>,
@@ -251,7 +249,6 @@ impl Shelf {
             rng: RefCell::new(rng),
             books,
             power_lost: Cell::new(false),
-            syncs_failed: Cell::new(false),
             clean: Cell::new(false),
             lives: Cell::new(0),
             frames: Cell::new(0),
@@ -282,13 +279,11 @@ impl Shelf {
             let (log, report) = Log::open(&shard, book.open(clean)).await.ok()?;
             self.taken_back
                 .set(self.taken_back.get() + report.bytes_taken_back);
-            let dirty_lost = self.power_lost.get() || self.syncs_failed.get();
-            book.check(&log, &report, dirty_lost).await;
+            book.check(&log, &report, self.power_lost.get()).await;
             logs.push(log);
         }
         journals.remove().await.ok()?;
         self.power_lost.set(false);
-        self.syncs_failed.set(false);
         Some((shard, logs))
     }
 
@@ -421,55 +416,19 @@ fn lives(seed: u64, faults: bool) -> Rc<Shelf> {
     let world = World::new(seed);
     let shelf = Rc::new(Shelf::new(seed));
     let node = world.add_node("broker");
-    let mut syncs_fail = false;
-    for life in 0..LIVES {
-        if syncs_fail {
-            shelf.syncs_failed.set(true);
-        }
-        syncs_fail = false;
-        if faults && life > 0 && life + 1 < LIVES {
-            match shelf.rng(|rng| rng.u32(..4)) {
-                0 => {
-                    syncs_fail = true;
-                    node.disk().fail_syncs(Fault::OneIn(60));
-                }
-                1 => node.disk().fail_writes(Fault::OneIn(200)),
-                2 => node
-                    .disk()
-                    .set_capacity(Some(node.disk().used() + 3 * JOURNAL_BYTES / 2)),
-                _ => node.disk().set_short_writes(3),
-            }
-        } else {
-            node.disk().heal();
-        }
-        if life == 0 {
-            let shelf = shelf.clone();
-            node.start(1, move |executor| {
-                let shelf = shelf.clone();
-                async move {
-                    if !executor.is_control() {
-                        shelf.live().await;
-                    }
-                }
-            });
-        } else {
-            node.restart();
-        }
-        world.run_for(Duration::from_micros(
-            shelf.rng(|rng| rng.u64(5_000..150_000)),
-        ));
-        if shelf.rng(|rng| rng.bool()) {
-            node.kill();
-        } else {
-            shelf.power_lost.set(true);
-            node.lose_power();
-        }
-    }
-    if syncs_fail {
-        shelf.syncs_failed.set(true);
-    }
-    node.disk().heal();
-    node.restart();
+    let lives = Lives {
+        rng: &shelf.rng,
+        faults: faults.then_some(Faults {
+            syncs_one_in: 60,
+            writes_one_in: 200,
+            room: 3 * JOURNAL_BYTES / 2,
+            mends: false,
+        }),
+        length: 5_000..150_000,
+        power_lost: &shelf.power_lost,
+    };
+    let in_node = shelf.clone();
+    lives.live(&world, &node, move || in_node.clone().live());
     world.run_for(Duration::from_secs(2));
     assert_eq!(shelf.lives.get(), LIVES + 1);
     shelf

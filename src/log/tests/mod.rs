@@ -7,6 +7,7 @@ mod compaction;
 mod disks;
 mod history;
 mod journal;
+mod lives;
 mod manager;
 mod power;
 mod reading;
@@ -19,6 +20,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::rt::{RingPlan, run_ring};
+pub(super) use crate::simulation::seeds;
 use crate::types::{LeaderEpoch, Offset, Uuid};
 use crate::wire::batch::Batch;
 use crate::wire::batch_builder::BatchBuilder;
@@ -27,18 +29,6 @@ use super::log::Status;
 use super::*;
 
 pub(super) const NOW_MS: i64 = 1_700_000_000_000;
-
-/// The seeds of a random test, each printed before it runs: `LOG_SEEDS` of them (or `count`), from
-/// `LOG_SEED` (or a random one) on.
-pub(super) fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let of = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let first: u64 = of("LOG_SEED").unwrap_or_else(|| fastrand::u64(..));
-    (0..of("LOG_SEEDS").unwrap_or(count)).map(move |at| {
-        let seed = first.wrapping_add(at);
-        println!("LOG_SEED={seed}");
-        seed
-    })
-}
 
 /// Runs a test on a shard of its own with an empty log directory.
 pub(super) fn on_shard<F>(test: impl Fn(PathBuf) -> F + Clone + Send + 'static)

@@ -4,11 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use super::lives::{Faults, LIVES, Lives};
 use super::*;
-use crate::rt::sim::{Fault, World};
+use crate::rt::sim::World;
 
 const LOG_DIR: &str = "/data";
-const LIVES: usize = 6;
 
 struct Sent {
     base: i64,
@@ -232,46 +232,22 @@ fn lives(seed: u64, faults: bool) -> Rc<Known> {
     let world = World::new(seed);
     let known = Rc::new(Known::new(seed));
     let node = world.add_node("broker");
+    let lives = Lives {
+        rng: &known.rng,
+        faults: faults.then_some(Faults {
+            syncs_one_in: 20,
+            writes_one_in: 60,
+            room: 60_000,
+            mends: true,
+        }),
+        length: 500..60_000,
+        power_lost: &known.power_lost,
+    };
     let in_node = known.clone();
-    for life in 0..LIVES {
-        if faults && life > 0 && life + 1 < LIVES {
-            match known.rng(|rng| rng.u32(..4)) {
-                0 => node.disk().fail_syncs(Fault::OneIn(20)),
-                1 => node.disk().fail_writes(Fault::OneIn(60)),
-                2 => node.disk().set_capacity(Some(node.disk().used() + 60_000)),
-                _ => node.disk().set_short_writes(3),
-            }
-        } else {
-            node.disk().heal();
-        }
-        if life == 0 {
-            let known = in_node.clone();
-            node.start(1, move |executor| {
-                let known = known.clone();
-                async move {
-                    if !executor.is_control() {
-                        known.live().await;
-                    }
-                }
-            });
-        } else {
-            node.restart();
-        }
-        world.run_for(Duration::from_micros(known.rng(|rng| rng.u64(500..60_000))));
-        if faults && life > 0 && known.rng(|rng| rng.bool()) {
-            // Space comes back, or the device does; the log that went offline stays so.
-            node.disk().heal();
-            world.run_for(Duration::from_millis(5));
-        }
-        if known.rng(|rng| rng.bool()) {
-            node.kill();
-        } else {
-            known.power_lost.set(true);
-            node.lose_power();
-        }
-    }
-    node.disk().heal();
-    node.restart();
+    lives.live(&world, &node, move || {
+        let known = in_node.clone();
+        async move { known.live().await }
+    });
     world.run_for(Duration::from_secs(2));
     assert_eq!(known.lives.get(), LIVES + 1);
     known
