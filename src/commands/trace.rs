@@ -1,7 +1,7 @@
 //! `highwater trace`: one record through three brokers, every hop with its offsets and its time.
 
 use std::io::{self, BufRead};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -32,6 +32,9 @@ pub struct Trace {
     /// Also write the trace as a page for a browser.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Also write all hops that were told, a line of JSON each; also if they make no trace.
+    #[arg(long, value_name = "FILE")]
+    hops: Option<PathBuf>,
     /// Show the hops of the trace one by one, and wait for Enter after each.
     #[arg(long)]
     step: bool,
@@ -80,7 +83,11 @@ impl Trace {
             let hops = hops.clone();
             run::run(move || async move { Ok(play(what, hops).await?) })?
         };
-        let story = tell(&hops, &facts)?;
+        let told = tell(&hops, &facts);
+        if let Some(path) = &self.hops {
+            write(path, &hops.lines())?;
+        }
+        let story = told?;
         drop(nodes);
         print(&heading(&facts, &story))?;
         match self.step {
@@ -88,8 +95,7 @@ impl Trace {
             false => print(&table(&story))?,
         }
         if let Some(path) = &self.html {
-            std::fs::write(path, page(&story, &facts, &self.value))
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            write(path, &page(&story, &facts, &self.value))?;
         }
         Ok(())
     }
@@ -101,6 +107,10 @@ impl Trace {
             Some(_) => format!("highwater-trace-{:08x}", rt::random_u64() >> 32),
         }
     }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
 /// The story, once all its hops have come.

@@ -178,6 +178,23 @@ impl Hop {
         );
     }
 
+    /// The fields of its event, which [`Hop::read`] reads.
+    pub fn fields(&self) -> Value {
+        serde_json::json!({
+            "what": self.what.name(),
+            "at_ns": self.at.as_nanos(),
+            "node": self.node,
+            "shard": self.shard,
+            "topic": self.topic,
+            "partition": self.partition,
+            "peer": self.peer,
+            "offset": self.offset,
+            "log_end": self.log_end,
+            "high_watermark": self.high_watermark,
+            "bytes": self.bytes,
+        })
+    }
+
     /// A hop from the fields of its event; `None` if it is none.
     pub fn read(fields: &Map<String, Value>) -> Option<Hop> {
         let number = |name: &str| fields.get(name)?.as_i64();

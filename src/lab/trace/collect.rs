@@ -33,6 +33,15 @@ impl Hops {
         }
     }
 
+    /// All of them in the order of their times, a line of JSON each.
+    pub fn lines(&self) -> String {
+        let mut hops = self.so_far();
+        hops.sort_by_key(|hop| (hop.at, hop.what));
+        hops.iter()
+            .map(|hop| format!("{}\n", hop.fields()))
+            .collect()
+    }
+
     /// What has come so far.
     pub fn so_far(&self) -> Vec<Hop> {
         let hops = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,6 +198,8 @@ mod tests {
         hops.read_log(&text[..], &mut rest);
         assert_eq!(hops.so_far(), [hop()]);
         assert_eq!(here.so_far(), [hop()]);
+        let line: Value = serde_json::from_str(&here.lines()).unwrap();
+        assert_eq!(Hop::read(line.as_object().unwrap()), Some(hop()));
         assert_eq!(String::from_utf8(rest).unwrap().lines().count(), 2);
     }
 
