@@ -153,6 +153,33 @@ fn a_stopped_follower_leaves_the_set_and_no_longer_holds_back_the_others() {
 }
 
 #[test]
+fn brokers_that_are_no_controllers_follow_one_that_is() {
+    let mut cluster = Cluster::start_with(3, 1, &QUICK);
+    let address = cluster.node(3).address;
+    let mut client = Client::connect(address);
+    client.create_replicated("t", PARTITIONS, 3, &[("min.insync.replicas", "3")]);
+    wait_for("all replicas in sync", || {
+        let partitions = client.partitions("t");
+        partitions.len() == PARTITIONS as usize
+            && partitions.values().all(|p| p.isr_nodes.len() == 3)
+    });
+    let bootstrap = cluster.bootstrap();
+    let load = Load::new(&bootstrap, "t", PARTITIONS);
+    let total = load.run(|| {
+        for node in [2, 3] {
+            load.goes_on(load.done());
+            cluster.node(node).kill();
+            cluster.node(node).restart();
+        }
+        // The controller's log is all there is of the metadata: it must stand a kill as well.
+        cluster.node(1).kill();
+        cluster.node(1).restart();
+        load.goes_on(load.done());
+    });
+    load.verify(&bootstrap, total);
+}
+
+#[test]
 fn too_few_in_sync_refuse_what_must_be_on_two() {
     let mut cluster = cluster_with_topic(&[]);
     let leader_id = leader(&mut cluster, 1, 0);

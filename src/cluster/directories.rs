@@ -159,18 +159,6 @@ impl PartitionRegistration {
             .copied()
             .unwrap_or(UNASSIGNED)
     }
-
-    /// The directories with that of `node` replaced.
-    fn directories_with(&self, node: NodeId, id: Uuid) -> Vec<Uuid> {
-        let of = |replica: &NodeId| {
-            if *replica == node {
-                id
-            } else {
-                self.directory(*replica)
-            }
-        };
-        self.replicas.iter().map(of).collect()
-    }
 }
 
 impl Image {

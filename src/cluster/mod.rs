@@ -54,7 +54,7 @@ mod topics;
 
 pub use brokers::{Broker, Endpoint, FeatureRange};
 pub use image::{ApplyError, ConfigMap, Image, ResourceType};
-pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError};
+pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError, MetadataLogSettings};
 pub use record::{MetadataRecord, RecordError};
 pub use replay::ReplayError;
 pub use topics::{

@@ -1,6 +1,7 @@
 //! The order in which a node comes up and goes down, on the control executor: directories, the
 //! embedded controller, sockets, registration, metadata, logs, and only then clients (KIP-631).
 
+use super::follow;
 use super::{BindOrder, Bound, Seat, Seen, ServeError, Shared, Startup, listeners};
 use crate::cluster::controller::Controller;
 use crate::cluster::link::ActiveController;
@@ -60,6 +61,11 @@ pub(super) async fn run(
     let control = Control::new(node, controller, mesh.clone(), shards, dirs);
     mesh::serve_control(&mesh, inbox, &control);
     seen(Seen::Control(&control));
+    // Follows as long as it is held.
+    let _follower = match control.controller {
+        Some(_) => None,
+        None => Some(follow::follow(&control).await?),
+    };
     let up = come_up(&control, given, shared);
     let bound = match rt::select2(up, control.stopped()).await {
         Either2::First(Ok(bound)) => bound,
@@ -97,14 +103,12 @@ fn take_part(control: &Rc<Control>, controller: &Rc<Controller>) {
         while let Some(control) = control.upgrade() {
             let (leader, epoch) = quorum.leader();
             let address = voters.iter().find(|voter| Some(voter.node) == leader);
-            control
-                .link
-                .set_active(address.map(|voter| ActiveController {
-                    id: voter.node,
-                    epoch,
-                    host: voter.host.clone(),
-                    port: voter.port,
-                }));
+            control.set_active_controller(address.map(|voter| ActiveController {
+                id: voter.node,
+                epoch,
+                host: voter.host.clone(),
+                port: voter.port,
+            }));
             drop(control);
             quorum.changed().wait().await;
         }

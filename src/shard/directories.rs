@@ -231,6 +231,15 @@ impl LogDirs {
         online.filter_map(|entry| entry.id.get()).collect()
     }
 
+    /// `directory.id` of the one with the metadata log; zero if that is none of `log.dirs`.
+    pub fn metadata_id(&self) -> Uuid {
+        let entry = self
+            .entries
+            .iter()
+            .find(|entry| entry.path == self.metadata_dir);
+        entry.and_then(|entry| entry.id.get()).unwrap_or(Uuid::ZERO)
+    }
+
     /// `directory.id` of those that have failed, as far as it is known.
     pub fn offline_ids(&self) -> Vec<Uuid> {
         let offline = self.entries.iter().filter(|entry| entry.online().is_none());
