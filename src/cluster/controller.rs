@@ -4,7 +4,6 @@
 
 use super::features;
 use super::image::Image;
-use super::leadership;
 use super::metadata_log::{MetadataLogError, bootstrap};
 use super::periodic;
 use super::quorum::{Quorum, QuorumSettings};
@@ -15,16 +14,11 @@ use super::topic_admin::Dice;
 use crate::config::BrokerConfig;
 use crate::rt::sync::{Event, Semaphore};
 use crate::rt::{self, Instant};
-use crate::types::{LeaderEpoch, NodeId, Offset, Uuid};
-use crate::wire::Str;
+use crate::types::{LeaderEpoch, Offset};
 use crate::wire::batch_builder::BatchBuilder;
 use crate::wire::messages::abort_transaction_record::AbortTransactionRecord;
 use crate::wire::messages::begin_transaction_record::BeginTransactionRecord;
-use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
 use crate::wire::messages::end_transaction_record::EndTransactionRecord;
-use crate::wire::messages::register_broker_record::{
-    BrokerEndpoint, BrokerFeature, RegisterBrokerRecord,
-};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -49,28 +43,16 @@ pub struct Controller {
     active: Cell<Option<LeaderEpoch>>,
     /// Rung when this node becomes active or ceases to be.
     moved: Event,
-    broker_epoch: Cell<i64>,
     pub(super) sessions: RefCell<Sessions>,
     cluster_id: RefCell<String>,
     /// When the log was written last.
     written: Cell<Instant>,
 }
 
-/// What a broker registers.
-pub struct Registration {
-    pub node: NodeId,
-    pub incarnation: Uuid,
-    /// Listener, host, port, security protocol.
-    pub endpoints: Vec<(String, String, u16, i16)>,
-    pub rack: Option<String>,
-    pub log_dirs: Vec<Uuid>,
-}
-
 impl Controller {
     /// Opens the metadata log under `dir` and takes part in the quorum. A node that is its own
-    /// quorum is active when this returns: a new log has the features of a new cluster, and what this
-    /// node led before it leads again, in new leader epochs. Others become active when they are
-    /// elected.
+    /// quorum is active when this returns: a new log has the features of a new cluster. Others become
+    /// active when they are elected.
     pub async fn open(
         dir: &Path,
         config: Arc<BrokerConfig>,
@@ -89,7 +71,6 @@ impl Controller {
             turn: Semaphore::new(1),
             active: Cell::new(None),
             moved: Event::new(),
-            broker_epoch: Cell::new(-1),
         });
         if is_alone {
             let epoch = controller.quorum.active_epoch();
@@ -147,11 +128,6 @@ impl Controller {
     /// What is committed.
     pub fn image(&self) -> Arc<Image> {
         self.quorum.image()
-    }
-
-    /// The epoch of this node's registration; -1 before.
-    pub fn broker_epoch(&self) -> i64 {
-        self.broker_epoch.get()
     }
 
     /// Decides a change on the current image, has its records committed, applied and published;
@@ -234,70 +210,14 @@ impl Controller {
             records.extend(features::activation(&records, &self.config));
             self.decide(epoch, |_, _| (records, ())).await?;
         }
-        // Before features are lowered: without theirs the eligible replicas are forgotten.
         let lowered = features::lowered(&self.image())?;
-        if self.quorum.settings().is_alone() {
-            let node = self.config.node_id;
-            self.decide(epoch, |image, _| (leadership::resumed(image, node), ()))
-                .await?;
-        }
         self.decide(epoch, |_, _| (lowered, ())).await?;
+        // Before the first request is decided: a broker that lives must not lose its registration.
+        let (image, node) = (self.image(), self.config.node_id);
+        self.sessions.borrow_mut().begin(&image, node, rt::now());
         self.active.set(Some(epoch));
         self.moved.notify_all();
         Ok(())
-    }
-
-    /// Registers this broker, unfenced: it is ready when it registers. Returns its epoch.
-    pub async fn register(&self, registration: Registration) -> Result<i64, MetadataLogError> {
-        let features = features::SUPPORTED.iter().map(|feature| BrokerFeature {
-            name: Str::from_static(feature.name),
-            min_supported_version: feature.min,
-            max_supported_version: feature.max,
-            ..Default::default()
-        });
-        let record = RegisterBrokerRecord {
-            broker_id: registration.node.0,
-            incarnation_id: registration.incarnation,
-            end_points: registration
-                .endpoints
-                .iter()
-                .map(|(name, host, port, protocol)| BrokerEndpoint {
-                    name: Str::from(name),
-                    host: Str::from(host),
-                    port: *port,
-                    security_protocol: *protocol,
-                    ..Default::default()
-                })
-                .collect(),
-            features: features.collect(),
-            rack: registration.rack.as_deref().map(Str::from),
-            fenced: false,
-            log_dirs: registration.log_dirs,
-            ..Default::default()
-        };
-        let registered = self.change_at(|_, offset| {
-            let record = RegisterBrokerRecord {
-                broker_epoch: offset.0,
-                ..record
-            };
-            (vec![MetadataRecord::from(record)], offset.0)
-        });
-        let epoch = registered.await?;
-        self.broker_epoch.set(epoch);
-        Ok(epoch)
-    }
-
-    /// Fences this broker at the end of a controlled shutdown.
-    pub async fn fence(&self) -> Result<(), MetadataLogError> {
-        let record = BrokerRegistrationChangeRecord {
-            broker_id: self.config.node_id.0,
-            broker_epoch: self.broker_epoch.get(),
-            fenced: 1,
-            in_controlled_shutdown: 1,
-            ..Default::default()
-        };
-        self.change(|_| (vec![MetadataRecord::from(record)], ()))
-            .await
     }
 }
 

@@ -1,16 +1,22 @@
 //! The controller on a real directory, on the ring: first start, restart, order of images.
 
 use super::*;
-use crate::cluster::apis::producer_ids;
+use crate::cluster::apis::{self, Asker, producer_ids};
 use crate::cluster::image::ResourceType;
 use crate::cluster::topic_admin::create_topics;
 use crate::config::properties;
 use crate::rt::{RingPlan, run_ring};
-use crate::types::{LeaderEpoch, PartitionEpoch};
+use crate::types::{NodeId, Uuid};
+use crate::wire::api::ApiKey;
 use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsRequest;
+use crate::wire::messages::broker_heartbeat_request::BrokerHeartbeatRequest;
+use crate::wire::messages::broker_heartbeat_response::BrokerHeartbeatResponse;
+use crate::wire::messages::broker_registration_request::{BrokerRegistrationRequest, Feature};
+use crate::wire::messages::broker_registration_response::BrokerRegistrationResponse;
 use crate::wire::messages::create_topics_request::{CreatableTopic, CreateTopicsRequest};
 use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
+use crate::wire::{Message, Reader};
 use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
@@ -38,15 +44,55 @@ async fn open(dir: &Path) -> Rc<Controller> {
     Controller::open(dir, Arc::new(config)).await.unwrap()
 }
 
-async fn register(controller: &Controller) -> i64 {
-    let registration = Registration {
-        node: NodeId(1),
-        incarnation: Uuid::from_halves(8, rt::random_u64()),
-        endpoints: vec![("PLAINTEXT".into(), "localhost".into(), 9092, 0)],
-        rack: None,
-        log_dirs: vec![Uuid::from_halves(4, 4)],
+async fn ask<Q: Message, R: Message>(controller: &Rc<Controller>, request: &Q) -> R {
+    let version = Q::MAX_VERSION;
+    let body = Reader::new(request.to_bytes(version).unwrap());
+    let asker = Asker {
+        client_id: "test".into(),
+        host: "/127.0.0.1".into(),
     };
-    controller.register(registration).await.unwrap()
+    let answer = apis::answer(controller, &asker, ApiKey(Q::API_KEY), version, body).await;
+    R::from_bytes(answer.unwrap(), version).unwrap()
+}
+
+/// One more life of broker 1: registered, caught up and unfenced.
+async fn register(controller: &Rc<Controller>) -> i64 {
+    let features = features::SUPPORTED.iter().map(|feature| Feature {
+        name: feature.name.into(),
+        min_supported_version: feature.min,
+        max_supported_version: feature.max,
+        ..Default::default()
+    });
+    let request = BrokerRegistrationRequest {
+        broker_id: 1,
+        incarnation_id: Uuid::from_halves(8, rt::random_u64()),
+        features: features.collect(),
+        log_dirs: vec![Uuid::from_halves(4, 4)],
+        previous_broker_epoch: -1,
+        ..Default::default()
+    };
+    let told: BrokerRegistrationResponse = ask(controller, &request).await;
+    assert_eq!(told.error_code, 0);
+    assert!(!beat(controller, false).await.is_fenced);
+    told.broker_epoch
+}
+
+async fn beat(controller: &Rc<Controller>, want_shut_down: bool) -> BrokerHeartbeatResponse {
+    let image = controller.image();
+    let request = BrokerHeartbeatRequest {
+        broker_id: 1,
+        broker_epoch: image.broker(NodeId(1)).unwrap().epoch.0,
+        current_metadata_offset: image.offset(),
+        want_shut_down,
+        ..Default::default()
+    };
+    ask(controller, &request).await
+}
+
+/// The end of a life of broker 1.
+async fn leave(controller: &Rc<Controller>) {
+    while !beat(controller, true).await.should_shut_down {}
+    assert!(!controller.image().is_alive(NodeId(1)));
 }
 
 async fn create(controller: &Controller, name: &str) -> i16 {
@@ -70,7 +116,7 @@ async fn create(controller: &Controller, name: &str) -> i16 {
 async fn allocate(controller: &Rc<Controller>) -> i64 {
     let request = AllocateProducerIdsRequest {
         broker_id: 1,
-        broker_epoch: controller.broker_epoch(),
+        broker_epoch: controller.image().broker(NodeId(1)).unwrap().epoch.0,
         ..Default::default()
     };
     let block = producer_ids::allocate(controller, request).await;
@@ -103,15 +149,11 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
         );
         let epoch = register(&controller).await;
         let broker = controller.image().broker(NodeId(1)).unwrap().clone();
-        assert_eq!(
-            (broker.epoch.0, controller.image().offset()),
-            (epoch, epoch)
-        );
+        assert_eq!((broker.epoch.0, broker.registered_at), (epoch, epoch));
         assert_eq!(create(&controller, "orders").await, 0);
         let first = allocate(&controller).await;
         assert_eq!(first, 0);
-        controller.fence().await.unwrap();
-        assert!(!controller.image().is_alive(NodeId(1)));
+        leave(&controller).await;
         let before = controller.image();
         drop(controller);
 
@@ -119,10 +161,13 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
         let image = controller.image();
         let topic = image.topic_by_name("orders").unwrap();
         assert_eq!(topic.id, before.topic_by_name("orders").unwrap().id);
-        let partition = topic.partition(1).unwrap();
-        assert_eq!(partition.leader_epoch, LeaderEpoch(1));
-        assert_eq!(partition.partition_epoch, PartitionEpoch(1));
+        assert_eq!(topic.partition(1).unwrap().leader, NodeId(-1));
         assert!(register(&controller).await > epoch);
+        let image = controller.image();
+        let partition = image.topic_by_name("orders").unwrap().partition(1).unwrap();
+        // One without a leader came between.
+        assert_eq!(partition.leader, NodeId(1));
+        assert_eq!(partition.leader_epoch, LeaderEpoch(2));
         assert!(controller.image().can_lead(NodeId(1)));
         let next = allocate(&controller).await;
         assert_eq!(next, PRODUCER_ID_BLOCK, "ids are never given out twice");
@@ -145,7 +190,7 @@ fn images_are_published_in_order_and_only_when_something_changed() {
             "refused: nothing to publish"
         );
         let seen = seen.borrow();
-        assert_eq!(seen.len(), 3);
+        assert_eq!(seen.len(), 4, "registered, unfenced, two topics");
         assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
         assert_eq!(controller.image().topics().count(), 2);
     });

@@ -12,7 +12,7 @@
 //!   [`dir_assignment`] who is in sync, who leads and where replicas go, with [`draft`];
 //! * [`periodic`] what the active controller does by itself;
 //! * [`topic_admin`], [`config_admin`], [`configs`], [`placement`], [`assignment`],
-//!   [`leadership`], [`directories`] the decisions, with [`dice`] for what is random.
+//!   [`directories`] the decisions, with [`dice`] for what is random.
 
 mod alter_partition;
 pub mod apis;
@@ -33,7 +33,6 @@ mod heartbeat;
 mod image;
 #[cfg(test)]
 mod invariants_tests;
-mod leadership;
 pub mod life;
 pub mod link;
 mod metadata_log;

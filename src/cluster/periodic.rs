@@ -54,15 +54,10 @@ impl Duty {
 /// Whether the task has more to do now.
 type More = bool;
 
-/// Begins with fresh sessions for all brokers and the tasks; to be called when this controller
-/// becomes active. The tasks end by themselves when it is not any more.
+/// Begins the tasks; to be called each time this controller becomes active. The tasks end by themselves when it is not any more.
 pub fn start(controller: &Rc<Controller>) {
     let config = controller.config.clone();
-    let check = {
-        let mut sessions = controller.sessions.borrow_mut();
-        sessions.begin(&controller.image(), config.node_id, rt::now());
-        sessions.check_interval()
-    };
+    let check = controller.sessions.borrow().check_interval();
     every(controller, check, fence_expired);
     let unclean = millis(&config, "unclean.leader.election.interval.ms");
     every(controller, unclean, elect_unclean);
