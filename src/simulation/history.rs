@@ -281,7 +281,6 @@ fn several_brokers(brokers: usize, strikes: u64) -> Plan {
 }
 
 #[test]
-#[ignore = "controllers do not find each other yet"]
 fn three_brokers_keep_their_promises() {
     run(2, |_| several_brokers(3, 8));
 }

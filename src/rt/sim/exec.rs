@@ -74,6 +74,16 @@ impl Executor {
         }
     }
 
+    pub(super) fn whereabouts(&self) -> String {
+        let at = Duration::from_nanos(self.kernel.now() - START_NS);
+        format!(
+            "{:.6} {}/{}",
+            at.as_secs_f64(),
+            self.node.name,
+            self.index.index
+        )
+    }
+
     pub(crate) fn now(&self) -> Instant {
         Instant(self.node.clock.local(self.kernel.now()))
     }

@@ -31,3 +31,11 @@ pub(crate) use exec::{Executor, IoDelay, Sleep, YieldNow};
 pub(crate) use file::{AlignedVec, File, Lock};
 pub use network::Network;
 pub use world::{NodeHandle, World};
+
+/// Node, executor and virtual time of the task that runs, for log lines; `None` outside of a world.
+pub fn whereabouts() -> Option<String> {
+    match crate::rt::current::try_current() {
+        Some(crate::rt::current::Current::Sim(executor)) => Some(executor.whereabouts()),
+        _ => None,
+    }
+}
