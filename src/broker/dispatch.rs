@@ -10,6 +10,7 @@ use crate::wire::api::ApiKey;
 use crate::wire::frame::RequestFrame;
 use crate::wire::messages::alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
+use crate::wire::messages::describe_quorum_request::DescribeQuorumRequest;
 use crate::wire::messages::elect_leaders_request::ElectLeadersRequest;
 use crate::wire::messages::list_partition_reassignments_request::ListPartitionReassignmentsRequest;
 use crate::wire::messages::unregister_broker_request::UnregisterBrokerRequest;
@@ -121,6 +122,7 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
             )
             .await
         }
+        ApiKey::DESCRIBE_QUORUM => run(c, body, forwarded::handle::<DescribeQuorumRequest>).await,
         ApiKey::UPDATE_FEATURES => run(c, body, forwarded::handle::<UpdateFeaturesRequest>).await,
         ApiKey::UNREGISTER_BROKER => {
             run(c, body, forwarded::handle::<UnregisterBrokerRequest>).await

@@ -1,6 +1,7 @@
 //! What the active controller alone answers: this broker sends it on as it came (KIP-590), waits
 //! until its shards have what it changed, and passes the answer back. ElectLeaders (key 43),
-//! AlterPartitionReassignments (45), ListPartitionReassignments (46), UpdateFeatures (57),
+//! AlterPartitionReassignments (45), ListPartitionReassignments (46), DescribeQuorum (55),
+//! UpdateFeatures (57),
 //! UnregisterBroker (64), UnregisterController (94). Runs on the connection's shard.
 
 use super::request::Context;
@@ -8,6 +9,8 @@ use super::topics::forward;
 use crate::client::Exchange;
 use crate::wire::messages::alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
 use crate::wire::messages::alter_partition_reassignments_response::AlterPartitionReassignmentsResponse;
+use crate::wire::messages::describe_quorum_request::DescribeQuorumRequest;
+use crate::wire::messages::describe_quorum_response::DescribeQuorumResponse;
 use crate::wire::messages::elect_leaders_request::ElectLeadersRequest;
 use crate::wire::messages::elect_leaders_response::ElectLeadersResponse;
 use crate::wire::messages::list_partition_reassignments_request::ListPartitionReassignmentsRequest;
@@ -62,6 +65,7 @@ macro_rules! forwarded {
 forwarded! {
     AlterPartitionReassignmentsRequest => AlterPartitionReassignmentsResponse waits timeout_ms,
     ListPartitionReassignmentsRequest => ListPartitionReassignmentsResponse waits timeout_ms,
+    DescribeQuorumRequest => DescribeQuorumResponse,
     UnregisterBrokerRequest => UnregisterBrokerResponse,
     UnregisterControllerRequest => UnregisterControllerResponse,
     UpdateFeaturesRequest => UpdateFeaturesResponse waits timeout_ms,

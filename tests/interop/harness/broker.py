@@ -24,6 +24,7 @@ class Broker:
         self.kit = kit
         self.settings = {**SETTINGS, **(settings or {})}
         self.port = 0
+        self.cluster_id = None
         self.process = None
         self.name = type(self).__name__
 
@@ -37,14 +38,21 @@ class Broker:
 
     def start(self):
         """Starts, or starts again on the same port and data; answers the milliseconds until it was ready."""
+        self.launch()
+        return self.await_ready()
+
+    def launch(self):
         self.directory.mkdir(parents=True, exist_ok=True)
         self.prepare()
-        mark = self.log.stat().st_size if self.log.exists() else 0
-        begun = time.monotonic()
+        self.mark = self.log.stat().st_size if self.log.exists() else 0
+        self.begun = time.monotonic()
         self.process = process.start(self.command(), self.log)
+
+    def await_ready(self):
+        begun = self.begun
         while True:
             with open(self.log, errors="replace") as f:
-                f.seek(mark)
+                f.seek(self.mark)
                 ready = self.ready(f.read())
             if ready:
                 self.port = ready
@@ -85,11 +93,16 @@ class Highwater(Broker):
     good_exits = (0,)
 
     def prepare(self):
-        pass
+        if self.cluster_id is None or (self.data / "meta.properties").exists():
+            return  # a node alone formats itself
+        process.run([self.kit.highwater, "format", "--cluster-id", self.cluster_id, *self.sets()])
 
     def command(self):
+        return [self.kit.highwater, "serve", *self.sets()]
+
+    def sets(self):
         sets = {"listeners": f"PLAINTEXT://127.0.0.1:{self.port}", "log.dirs": str(self.data), **self.settings}
-        return [self.kit.highwater, "serve", *[a for k, v in sets.items() for a in ("--set", f"{k}={v}")]]
+        return [a for k, v in sets.items() for a in ("--set", f"{k}={v}")]
 
     def ready(self, log):
         found = re.search(r"^ready .*PLAINTEXT=127\.0\.0\.1:(\d+)", log, re.M)
@@ -99,6 +112,7 @@ class Highwater(Broker):
 class Kafka(Broker):
     # The JVM ends with 128 + SIGTERM after its shutdown hooks.
     good_exits = (0, 143)
+    format_options = ()
 
     def prepare(self):
         properties = self.directory / "server.properties"
@@ -122,8 +136,8 @@ class Kafka(Broker):
         properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
         if (self.data / "meta.properties").exists():
             return  # a directory that a broker left
-        identity = process.run(self.kit.java("kafka.tools.StorageTool", "random-uuid")).out.strip()
-        process.run(self.kit.java("kafka.tools.StorageTool", "format", "-t", identity, "-c", properties))
+        identity = self.cluster_id or process.run(self.kit.java("kafka.tools.StorageTool", "random-uuid")).out.strip()
+        process.run(self.kit.java("kafka.tools.StorageTool", "format", "-t", identity, "-c", properties, *self.format_options))
 
     def command(self):
         line = self.kit.java("kafka.Kafka", self.directory / "server.properties", level="INFO")

@@ -2,6 +2,7 @@
 import json
 
 from . import process
+from .cluster import Cluster
 
 TOOLS = "org.apache.kafka.tools."
 CLASSES = {
@@ -22,6 +23,11 @@ CLASSES = {
     "log-dirs": "LogDirsCommand",
     "cluster": "ClusterTool",
     "transactions": "TransactionsCommand",
+    "reassign-partitions": "reassign.ReassignPartitionsCommand",
+    "leader-election": "LeaderElectionCommand",
+    "metadata-quorum": "MetadataQuorumCommand",
+    "replica-verification": "ReplicaVerificationTool",
+    "features": "FeatureCommand",
 }
 
 
@@ -55,6 +61,14 @@ class Context:
         broker.start()
         self.broker = broker
         return broker
+
+    def new_cluster(self, kinds=None, controllers=None, directory="cluster", **settings):
+        """Three nodes of the kind under test, or of these kinds, started; settings as for a broker."""
+        cluster = Cluster(self.directory / directory, self.kit, kinds or [self.kind] * 3, controllers, **settings)
+        self.own_brokers.append(cluster)
+        cluster.start()
+        self.broker = cluster
+        return cluster
 
     # Kafka's tools.
 
