@@ -99,6 +99,8 @@ pub struct Quorum {
     cluster_id: RefCell<Option<String>>,
     /// What was last told about the leader.
     told: Cell<(Option<NodeId>, LeaderEpoch, bool)>,
+    /// The index up to which was applied then.
+    told_applied: Cell<u64>,
 }
 
 impl Quorum {
@@ -157,6 +159,7 @@ impl Quorum {
             observers: Observers::default(),
             cluster_id: RefCell::new(None),
             told: Cell::new((told.0, told.1, false)),
+            told_applied: Cell::new(base.index),
         });
         if quorum.settings.is_alone() {
             quorum.core.borrow_mut().campaign()?;
@@ -409,14 +412,16 @@ impl Quorum {
     }
 
     fn publish_new(&self) {
-        let (image, told) = {
+        let (image, told, applied) = {
             let mut core = self.core.borrow_mut();
             let is_new = std::mem::take(&mut core.is_image_new);
             let (leader, epoch) = core.leader();
             let told = (leader, epoch, core.active_epoch().is_some());
-            (is_new.then(|| core.image()), told)
+            (is_new.then(|| core.image()), told, core.applied())
         };
-        if told != self.told.replace(told) {
+        let is_elsewhere = told != self.told.replace(told);
+        let is_further = applied != self.told_applied.replace(applied);
+        if is_elsewhere {
             let (leader, epoch, active) = told;
             tracing::info!(
                 leader = leader.map(|node| node.0),
@@ -428,7 +433,10 @@ impl Quorum {
         if let (Some(image), Some(publish)) = (image, &*self.publish.borrow()) {
             publish(image);
         }
-        self.changed.notify_all();
+        // Not for every heartbeat: all fetches that wait are woken by it.
+        if is_elsewhere || is_further {
+            self.changed.notify_all();
+        }
     }
 
     /// Nothing is done any more.

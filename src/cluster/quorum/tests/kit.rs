@@ -7,9 +7,13 @@ use crate::cluster::image::Image;
 use crate::cluster::metadata_log::MetadataLogSettings;
 use crate::cluster::quorum::follow::{Answer, FollowError, FollowSettings, Follower};
 use crate::cluster::quorum::observer::{Ask, Target};
+use crate::cluster::quorum::peers;
 use crate::cluster::record::MetadataRecord;
 use crate::config::{BrokerConfig, properties};
+use crate::net::admission::{Admission, ConnectionLimits};
+use crate::net::controllers::Controllers;
 use crate::rt;
+use crate::rt::net::Listener;
 use crate::rt::sim::{NodeHandle, World};
 use crate::rt::sync::{Notify, oneshot};
 use crate::types::{NodeId, Uuid};
@@ -23,6 +27,7 @@ use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -199,6 +204,15 @@ pub fn topic(name: &str) -> MetadataRecord {
 
 impl Cluster {
     pub fn start(seed: u64, voters: i32, more: &str) -> Cluster {
+        Cluster::start_by(seed, voters, more, false)
+    }
+
+    /// The voters talk over their listeners, as they do in a broker.
+    pub fn start_wired(seed: u64, voters: i32, more: &str) -> Cluster {
+        Cluster::start_by(seed, voters, more, true)
+    }
+
+    fn start_by(seed: u64, voters: i32, more: &str, wired: bool) -> Cluster {
         let world = World::new(seed);
         let (mail, seen) = (Rc::new(Mail::default()), Rc::new(Seen::default()));
         mail.heal();
@@ -211,7 +225,13 @@ impl Cluster {
             let lives = Rc::new(Cell::new(0));
             handle.start(0, move |_| {
                 lives.set(lives.get() + 1);
-                run(config.clone(), mail.clone(), seen.clone(), lives.get())
+                run(
+                    config.clone(),
+                    mail.clone(),
+                    seen.clone(),
+                    lives.get(),
+                    wired,
+                )
             });
         }
         let watch = seen.clone();
@@ -245,6 +265,23 @@ impl Cluster {
         images.chain(followers.map(|it| it.image())).collect()
     }
 
+    /// Has a node's process answer a request.
+    pub fn ask<Q: Message, R: Message>(&self, node: usize, request: &Q) -> R {
+        let (tell, mut told) = oneshot::channel();
+        let version = Q::MAX_VERSION;
+        let body = request.to_bytes(version).unwrap();
+        let letters = self.mail.letters(node as i32);
+        let request = (ApiKey(Q::API_KEY), version, body, tell);
+        letters.requests.borrow_mut().push_back(request);
+        letters.request_bell.notify_one();
+        let mut answer = None;
+        self.world.run_until(Duration::from_secs(5), || {
+            answer = told.try_recv();
+            answer.is_some()
+        });
+        R::from_bytes(answer.unwrap().unwrap(), version).unwrap()
+    }
+
     pub fn controller(&self, node: usize) -> Option<Rc<Controller>> {
         self.seen.running.borrow().get(&(node as i32))?.upgrade()
     }
@@ -266,6 +303,7 @@ impl Cluster {
     /// Heals everything, and waits until all have the same and something new is decided.
     pub fn converge(&self) {
         self.mail.heal();
+        self.world.network().heal_all();
         for node in &self.nodes {
             node.disk().heal();
             if !node.is_running() {
@@ -343,8 +381,9 @@ impl Cluster {
 }
 
 /// One life of a controller: proposes topics whenever it is active, until it fails.
-async fn run(config: Arc<BrokerConfig>, mail: Rc<Mail>, seen: Rc<Seen>, life: u64) {
+async fn run(config: Arc<BrokerConfig>, mail: Rc<Mail>, seen: Rc<Seen>, life: u64, wired: bool) {
     let node = config.node_id.0;
+    let voters = config.quorum.voters.clone();
     let opened = async {
         // The log directory is there before anything is in it, as the broker sees to.
         let made = rt::fs::create_dir_all("/data").await;
@@ -373,7 +412,24 @@ async fn run(config: Arc<BrokerConfig>, mail: Rc<Mail>, seen: Rc<Seen>, life: u6
         let seen = seen.clone();
         controller.on_publish(move |image| seen.image(node, &image));
     }
-    {
+    if wired {
+        let address = SocketAddr::from(([10, 0, 0, node as u8 + 1], 9093));
+        let admission = Admission::new(ConnectionLimits {
+            total: 1000,
+            per_ip: 1000,
+            overrides: Vec::new(),
+        });
+        let listeners = Controllers::new(controller.clone(), admission, 100 << 20);
+        let listener = Listener::bind(address).unwrap();
+        rt::spawn(listeners.run(listener, "CONTROLLER".into()));
+        let voters = voters.iter().map(|voter| peers::Address {
+            node: voter.id,
+            host: voter.host.clone(),
+            port: voter.port,
+        });
+        let voters: Vec<_> = voters.collect();
+        peers::connect(controller.quorum(), "sim", &voters);
+    } else {
         let mail = mail.clone();
         controller
             .quorum()

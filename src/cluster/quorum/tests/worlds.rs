@@ -2,6 +2,10 @@
 
 use super::kit::{Cluster, seeds};
 use crate::rt::sim::Fault;
+use crate::wire::messages::describe_quorum_request::{
+    DescribeQuorumRequest, PartitionData, TopicData,
+};
+use crate::wire::messages::describe_quorum_response::DescribeQuorumResponse;
 use std::time::Duration;
 
 /// Snapshots after a few hundred changes, small segments, little kept.
@@ -39,6 +43,77 @@ fn another_leads_soon_after_the_leader_has_gone_and_it_comes_back() {
         let names = cluster.nodes[first].disk().list(home).unwrap();
         let begin = names.iter().find(|name| name.ends_with(".log")).unwrap();
         assert_ne!(begin, "00000000000000000000.log", "it was sent a snapshot");
+    }
+}
+
+#[test]
+fn voters_agree_over_their_listeners_and_do_without_one_that_is_cut_off() {
+    for seed in seeds(5) {
+        let cluster = Cluster::start_wired(seed, 3, SMALL);
+        let (world, network) = (&cluster.world, cluster.world.network());
+        for _ in 0..3 {
+            let ok = world.run_until(Duration::from_secs(5), || cluster.active().is_some());
+            assert!(ok, "seed {seed}");
+            let first = cluster.active().unwrap();
+            network.isolate(first);
+            let ok = world.run_until(Duration::from_secs(5), || {
+                let leaders = (0..3).filter(|node| *node != first);
+                let mut others = leaders.filter_map(|node| cluster.controller(node));
+                others.any(|it| it.is_active())
+            });
+            assert!(ok, "seed {seed}");
+            network.heal_all();
+            world.run_for(Duration::from_secs(4));
+        }
+        let last = cluster.active().unwrap();
+        cluster.nodes[(last + 1) % 3].lose_power();
+        world.run_for(Duration::from_secs(8));
+        cluster.converge();
+        cluster.check_all();
+    }
+}
+
+#[test]
+fn the_quorum_is_described_as_it_is_and_only_by_its_leader() {
+    let mut cluster = Cluster::start(seeds(1).next().unwrap(), 3, "");
+    cluster.add_observer("");
+    cluster.converge();
+    let request = DescribeQuorumRequest {
+        topics: vec![TopicData {
+            topic_name: "__cluster_metadata".into(),
+            partitions: vec![PartitionData::default()],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let leader = cluster.active().unwrap();
+    for node in 0..3 {
+        let response: DescribeQuorumResponse = cluster.ask(node, &request);
+        let partition = &response.topics[0].partitions[0];
+        if node != leader {
+            assert_eq!(partition.error_code, 6, "NOT_LEADER_OR_FOLLOWER");
+            continue;
+        }
+        assert_eq!(
+            (partition.error_code, partition.leader_id),
+            (0, leader as i32)
+        );
+        let voters: Vec<_> = partition
+            .current_voters
+            .iter()
+            .map(|it| it.replica_id)
+            .collect();
+        assert_eq!(voters, [0, 1, 2]);
+        let all = partition.current_voters.iter().chain(&partition.observers);
+        for replica in all {
+            let behind = partition.high_watermark - replica.log_end_offset;
+            assert!((-5..50).contains(&behind), "{replica:?}");
+            assert!(replica.last_fetch_timestamp > 0, "{replica:?}");
+            assert!(replica.last_caught_up_timestamp > 0, "{replica:?}");
+        }
+        let observers: Vec<_> = partition.observers.iter().map(|it| it.replica_id).collect();
+        assert_eq!(observers, [3]);
+        assert_eq!(response.nodes[1].listeners[0].port, 9093);
     }
 }
 
