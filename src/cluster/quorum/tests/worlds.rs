@@ -78,6 +78,8 @@ fn the_quorum_is_described_as_it_is_and_only_by_its_leader() {
     let mut cluster = Cluster::start(seeds(1).next().unwrap(), 3, "");
     cluster.add_observer("");
     cluster.converge();
+    // The observer asks for what comes next.
+    cluster.world.run_for(Duration::from_secs(1));
     let request = DescribeQuorumRequest {
         topics: vec![TopicData {
             topic_name: "__cluster_metadata".into(),
