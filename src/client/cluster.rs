@@ -32,6 +32,15 @@ pub enum CoordinatorKind {
     Transaction = 1,
 }
 
+/// What a connection is for. A broker answers the requests of a connection one after the other: a
+/// heartbeat or a commit must not wait behind a fetch that waits for records.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Purpose {
+    Any,
+    /// To the coordinator of a group.
+    Coordination,
+}
+
 /// A handle; clones share view and connections.
 #[derive(Clone)]
 pub struct Cluster {
@@ -47,7 +56,7 @@ struct Inner {
     refreshing: Semaphore,
     /// What refreshes ask for.
     wanted: RefCell<BTreeSet<Str>>,
-    nodes: RefCell<BTreeMap<NodeId, Rc<Node>>>,
+    nodes: RefCell<BTreeMap<(NodeId, Purpose), Rc<Node>>>,
     /// The connection to whichever bootstrap server answered, until a broker is known.
     bootstrap: RefCell<Option<Connection>>,
     closed: Cell<bool>,
@@ -250,10 +259,22 @@ impl Cluster {
     /// # Errors
     /// What became of the attempt; [`ClientError::NoBroker`] if the view has no such broker.
     pub async fn node(&self, node: NodeId) -> Result<Connection, ClientError> {
+        self.connection(node, Purpose::Any).await
+    }
+
+    /// The connection to a broker as the coordinator of a group; fetches take another.
+    ///
+    /// # Errors
+    /// As [`Cluster::node`].
+    pub async fn coordinator(&self, node: NodeId) -> Result<Connection, ClientError> {
+        self.connection(node, Purpose::Coordination).await
+    }
+
+    async fn connection(&self, node: NodeId, purpose: Purpose) -> Result<Connection, ClientError> {
         if self.is_closed() {
             return Err(ClientError::Closed);
         }
-        let entry = self.entry(node);
+        let entry = self.entry(node, purpose);
         if let Some(connection) = entry.open() {
             return Ok(connection);
         }
@@ -302,10 +323,11 @@ impl Cluster {
 
     /// The connection to a broker if it is open.
     pub fn open_node(&self, node: NodeId) -> Option<Connection> {
-        self.inner.nodes.borrow().get(&node)?.open()
+        let nodes = self.inner.nodes.borrow();
+        nodes.get(&(node, Purpose::Any))?.open()
     }
 
-    fn entry(&self, node: NodeId) -> Rc<Node> {
+    fn entry(&self, node: NodeId, purpose: Purpose) -> Rc<Node> {
         let mut nodes = self.inner.nodes.borrow_mut();
         let fresh = || {
             Rc::new(Node {
@@ -315,7 +337,8 @@ impl Cluster {
                 not_before: Cell::new(Instant::default()),
             })
         };
-        nodes.entry(node).or_insert_with(fresh).clone()
+        let entry = nodes.entry((node, purpose));
+        entry.or_insert_with(fresh).clone()
     }
 
     async fn open(&self, host: &str, port: u16) -> Result<Connection, ClientError> {

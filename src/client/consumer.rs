@@ -208,6 +208,8 @@ impl Consumer {
             let config = &self.fetcher.config;
             self.cluster()
                 .refresh_beside(config.client.metadata_max_age);
+            let backoff = config.client.retry_backoff;
+            let mut look = backoff.longest;
             // A look at what is there, even with no time at all.
             if self.be_member(deadline).await? {
                 self.auto_commit();
@@ -217,8 +219,8 @@ impl Consumer {
                 let records = taken.map_err(|error| ClientError::Invalid(error.to_string()))?;
                 // While the application works the next records are on their way.
                 if self.fetcher.send() {
-                    let pause = self.config().client.retry_backoff.first;
-                    self.cluster().refresh_beside(pause);
+                    look = backoff.first;
+                    self.cluster().refresh_beside(look);
                 }
                 if !records.is_empty() {
                     return Ok(records);
@@ -227,7 +229,7 @@ impl Consumer {
             if rt::now() >= deadline {
                 return Ok(Vec::new());
             }
-            self.wait(deadline).await;
+            self.wait(deadline, look).await;
         }
     }
 
@@ -240,13 +242,14 @@ impl Consumer {
     }
 
     /// Waits for records, the end of a rebalance, or the next automatic commit. No longer than
-    /// the longest back-off: a leader may have been found without a bell.
-    async fn wait(&self, deadline: Instant) {
+    /// `look`: a leader is found without a bell.
+    async fn wait(&self, deadline: Instant, look: Duration) {
         let config = self.config();
-        let look = rt::now() + config.client.retry_backoff.longest;
         let commits = config.auto_commit.filter(|_| self.joining.is_none());
         let commit_at = commits.map(|every| self.committed_at + every);
-        let until = commit_at.map_or(deadline, |at| at.min(deadline)).min(look);
+        let until = commit_at
+            .map_or(deadline, |at| at.min(deadline))
+            .min(rt::now() + look);
         rt::select2(self.bell.notified(), rt::sleep_until(until)).await;
     }
 

@@ -117,7 +117,7 @@ impl GroupCoordinator {
         let result = async {
             let node = self.node().await?;
             self.cluster
-                .node(node)
+                .coordinator(node)
                 .await?
                 .call_up_to(request, last, limit)
                 .await
@@ -189,7 +189,7 @@ impl GroupCoordinator {
         let node = self.node().await?;
         let connection = self
             .cluster
-            .node(node)
+            .coordinator(node)
             .await
             .inspect_err(|error| self.doubt(error))?;
         // Version 2 is the first that can ask for all.
