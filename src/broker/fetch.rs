@@ -72,7 +72,7 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
             || (rt::random_u64() >> 33) as i32,
         )
     };
-    let (session, parts, incremental) = match opened {
+    let (session, mut parts, incremental) = match opened {
         Ok(Opened::Sessionless(parts)) => (0, parts, false),
         Ok(Opened::Full { session, parts }) => (session, parts, false),
         Ok(Opened::Incremental { session, parts }) => (session, parts, true),
@@ -83,6 +83,7 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
             };
         }
     };
+    resolve_again(&context, &mut parts);
     for part in &parts {
         let received = context.timeline.received;
         hop::record(|| fetch_hop(What::FetchReceived, part, replica).at(received));
@@ -99,6 +100,22 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
         });
     }
     respond(&context, session, incremental, &parts, reads)
+}
+
+/// A session lasts longer than what the metadata said when a partition was named in it: a topic
+/// may have come since, or come anew under its name.
+fn resolve_again(context: &Context, parts: &mut [SessionPart]) {
+    let image = context.shard.image();
+    for key in parts.iter_mut().map(|part| &mut part.key) {
+        if context.version < TOPIC_ID_VERSION {
+            let known = image.topic_by_name(&key.topic);
+            key.id.topic = known.map_or(Uuid::ZERO, |topic| topic.id);
+        } else if key.topic.is_empty()
+            && let Some(known) = image.topic_by_id(key.id.topic)
+        {
+            key.topic = known.name.clone();
+        }
+    }
 }
 
 fn fetch_hop(what: What, part: &SessionPart, replica: i32) -> Hop {

@@ -3,7 +3,7 @@
 //! for the connections of that shard. Never reads a partition.
 
 use crate::rt::Instant;
-use crate::types::PartitionId;
+use crate::types::{PartitionId, Uuid};
 use crate::wire::{ErrorCode, Str};
 use ahash::AHashMap;
 use indexmap::IndexMap;
@@ -16,11 +16,24 @@ pub const INITIAL: i32 = 0;
 /// A session idle for longer may be evicted for a new one.
 const EVICTION_AGE: Duration = Duration::from_secs(120);
 
-/// What identifies a fetched partition: the id where the request had one, and the name.
+/// A fetched partition: what the request named it by, and the other if the metadata had it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SessionKey {
     pub topic: Str,
     pub id: PartitionId,
+}
+
+impl SessionKey {
+    /// What the request named it by alone. The other may come to be known while a session lasts:
+    /// it must not make another partition of the same.
+    fn named(&self, uses_ids: bool) -> SessionKey {
+        let mut named = self.clone();
+        match uses_ids {
+            true => named.topic = Str::default(),
+            false => named.id.topic = Uuid::ZERO,
+        }
+        named
+    }
 }
 
 /// One partition of a session: the request's values and what the last answer said.
@@ -73,6 +86,7 @@ struct Session {
     epoch: i32,
     uses_ids: bool,
     privileged: bool,
+    /// By what the requests name them by, see [`SessionKey::named`].
     parts: IndexMap<SessionKey, SessionPart, ahash::RandomState>,
     created: Instant,
     used: Instant,
@@ -159,7 +173,7 @@ impl Sessions {
                 .unwrap_or(0);
             let parts = named
                 .iter()
-                .map(|part| (part.key.clone(), part.clone()))
+                .map(|part| (part.key.named(uses_ids), part.clone()))
                 .collect();
             self.by_id.insert(
                 session,
@@ -190,7 +204,8 @@ impl Sessions {
         session.epoch = if epoch == i32::MAX { 1 } else { epoch + 1 };
         session.used = now;
         for part in named {
-            match session.parts.get_mut(&part.key) {
+            let key = part.key.named(uses_ids);
+            match session.parts.get_mut(&key) {
                 Some(known) => {
                     let (high_watermark, log_start) =
                         (known.told_high_watermark, known.told_log_start);
@@ -199,12 +214,12 @@ impl Sessions {
                     known.told_log_start = log_start;
                 }
                 None => {
-                    session.parts.insert(part.key.clone(), part);
+                    session.parts.insert(key, part);
                 }
             }
         }
         for key in forgotten {
-            session.parts.shift_remove(key);
+            session.parts.shift_remove(&key.named(uses_ids));
         }
         let parts: Vec<_> = session.parts.values().cloned().collect();
         if parts.is_empty() {
@@ -229,7 +244,8 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&id) else {
             return;
         };
-        let Some(index) = session.parts.get_index_of(key) else {
+        let key = key.named(session.uses_ids);
+        let Some(index) = session.parts.get_index_of(&key) else {
             return;
         };
         let part = &mut session.parts[index];
@@ -327,6 +343,50 @@ mod tests {
         assert!(Sessions::is_news(&parts[0], &quiet(6)));
         assert!(Sessions::is_news(&parts[1], &quiet(5)), "never told before");
         assert_eq!(parts[1].fetch_offset, 6);
+    }
+
+    #[test]
+    fn a_topic_that_comes_to_be_known_in_a_session_is_still_the_same() {
+        // By id before the metadata has the name, then with it; and by name before it has the id.
+        for uses_ids in [true, false] {
+            let whole = part(0, 6);
+            let mut early = part(0, 5);
+            match uses_ids {
+                true => early.key.topic = Str::default(),
+                false => early.key.id.topic = Uuid::ZERO,
+            }
+            let mut sessions = Sessions::new(10);
+            let mut open = |id, epoch, part: &SessionPart| {
+                let named = vec![part.clone()];
+                let opened = sessions.open(id, epoch, uses_ids, true, named, &[], at(0), || 9);
+                match opened.unwrap() {
+                    Opened::Full { session, .. } => (session, Vec::new()),
+                    Opened::Incremental { session, parts } => (session, parts),
+                    Opened::Sessionless(_) => panic!("no session"),
+                }
+            };
+            let (id, _) = open(0, INITIAL, &early);
+            let (_, parts) = open(id, 1, &whole);
+            assert_eq!(parts.len(), 1, "one partition, not two");
+            assert_eq!((&parts[0].key, parts[0].fetch_offset), (&whole.key, 6));
+            sessions.told(id, &whole.key, &quiet(6));
+            let forgotten = [early.key];
+            let left = sessions.open(
+                id,
+                2,
+                uses_ids,
+                true,
+                vec![part(1, 0)],
+                &forgotten,
+                at(0),
+                || 9,
+            );
+            let Opened::Incremental { parts, .. } = left.unwrap() else {
+                panic!("not incremental")
+            };
+            assert_eq!(parts.len(), 1);
+            assert_eq!(parts[0].key.id.index, 1);
+        }
     }
 
     #[test]
