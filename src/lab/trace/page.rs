@@ -14,7 +14,7 @@ const TIMES_HEIGHT: f64 = 92.0;
 /// The least distance of two hops: their marks do not touch.
 const STEP_MIN: f64 = 24.0;
 /// What doubling the time between two hops adds to their distance.
-const STEP_DOUBLING: f64 = 11.0;
+const STEP_DOUBLING: f64 = 6.0;
 /// Shorter times are told apart by their figures only.
 const UNIT_MICROS: f64 = 25.0;
 
