@@ -84,10 +84,13 @@ fn every<F>(
     rt::spawn(async move {
         let mut pause = interval;
         loop {
+            let slept = rt::now();
             rt::sleep(pause).await;
+            let late = slept.elapsed().saturating_sub(pause);
             let Some(controller) = duty.controller() else {
                 return;
             };
+            controller.sessions.borrow_mut().was_late(late, rt::now());
             pause = match task(controller).await {
                 Ok(true) => SOON,
                 Ok(false) => interval,

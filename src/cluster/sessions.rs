@@ -32,8 +32,6 @@ struct Session {
 pub struct Sessions {
     timeout: Duration,
     sessions: BTreeMap<NodeId, Session>,
-    /// When expired ones were looked for last.
-    checked: Instant,
     /// How many times this controller has become active.
     terms: u64,
 }
@@ -43,7 +41,6 @@ impl Sessions {
         Sessions {
             timeout,
             sessions: BTreeMap::new(),
-            checked: Instant(0),
             terms: 0,
         }
     }
@@ -58,7 +55,6 @@ impl Sessions {
     /// is of an earlier life, that life has ended, and it need not wait for its own session to
     /// run out.
     pub fn begin(&mut self, image: &Image, own: NodeId, now: Instant) {
-        self.checked = now;
         self.terms += 1;
         self.sessions = image
             .brokers()
@@ -154,19 +150,22 @@ impl Sessions {
             .map_or(-1, |session| session.applied)
     }
 
-    /// A broker that is not fenced and has not been heard of for too long; one at a time, so that
-    /// the next is looked at with the leaders that follow from this one. If this controller itself
-    /// stood still, nobody could be heard, and all have a new session.
-    pub fn expired(&mut self, image: &Image, now: Instant) -> Option<NodeId> {
-        let stood_still = now.since(self.checked) > self.timeout / 2;
-        self.checked = now;
-        if stood_still {
-            tracing::warn!("the controller stood still, all brokers have new sessions");
-            self.sessions
-                .values_mut()
-                .for_each(|session| session.since = now);
-            return None;
+    /// This process has been late by `late` to do what was due: it may not have heard those who
+    /// spoke. If that was long, all have a new session.
+    pub fn was_late(&mut self, late: Duration, now: Instant) {
+        if late > self.timeout / 2 {
+            tracing::warn!(
+                ?late,
+                "the controller stood still, all brokers have new sessions"
+            );
+            let sessions = self.sessions.values_mut();
+            sessions.for_each(|session| session.since = now);
         }
+    }
+
+    /// A broker that is not fenced and has not been heard of for too long; one at a time, so that
+    /// the next is looked at with the leaders that follow from this one.
+    pub fn expired(&mut self, image: &Image, now: Instant) -> Option<NodeId> {
         let timeout = self.timeout;
         self.sessions.retain(|id, session| {
             let known = image.broker(*id);
