@@ -78,6 +78,17 @@ impl Image {
         self.offset
     }
 
+    /// Whether another image says the same: what stands between them in the log changed nothing.
+    pub fn says_the_same(&self, other: &Image) -> bool {
+        Arc::ptr_eq(&self.topics, &other.topics)
+            && Arc::ptr_eq(&self.names, &other.names)
+            && Arc::ptr_eq(&self.configs, &other.configs)
+            && Arc::ptr_eq(&self.brokers, &other.brokers)
+            && Arc::ptr_eq(&self.features, &other.features)
+            && Arc::ptr_eq(&self.kept, &other.kept)
+            && self.next_producer_id == other.next_producer_id
+    }
+
     pub fn topic_by_name(&self, name: &str) -> Option<&Topic> {
         self.topics.get(name).map(|topic| &**topic)
     }

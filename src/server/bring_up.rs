@@ -128,6 +128,13 @@ async fn attend(controller: Weak<Controller>) {
     }
 }
 
+/// One life of this process has one.
+fn random_id() -> Uuid {
+    let mut id = [0; 16];
+    rt::fill_random(&mut id);
+    Uuid(id)
+}
+
 async fn signalled(stop: Option<LaneReceiver<()>>) {
     match stop {
         Some(mut stop) => {
@@ -149,6 +156,11 @@ async fn come_up(
     if let Some(controller) = &control.controller {
         (_, of_controller) = listeners::serve_controller(controller, shared).await?;
         take_part(control, controller);
+        let own = listeners::advertised(config, &of_controller);
+        // A node that is its own cluster has no listener by which others could reach it.
+        if !own.is_empty() {
+            control.register_controller(random_id(), &own);
+        }
     }
     if config.quorum.roles.broker {
         bound = be_a_broker(control, given, shared).await?;
@@ -180,10 +192,8 @@ async fn be_a_broker(
         bound = told.await.ok_or_else(gone)??;
         starts.push(start);
     }
-    let mut incarnation = [0; 16];
-    rt::fill_random(&mut incarnation);
     let me = Registration {
-        incarnation: Uuid(incarnation),
+        incarnation: random_id(),
         endpoints: listeners::advertised(config, &bound),
         previous_epoch: control.dirs().previous_epoch().await,
     };

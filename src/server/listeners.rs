@@ -10,7 +10,7 @@ use crate::net::controllers::Controllers;
 use crate::net::listener;
 use crate::rt;
 use crate::rt::net::Listener;
-use crate::shard::Shard;
+use crate::shard::{Advertised, Shard};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
@@ -95,9 +95,8 @@ async fn address(listener: &ListenerConfig) -> Result<SocketAddr, String> {
     })
 }
 
-/// What others are told: the advertised addresses, with the real port where 0 was asked. Listener,
-/// host, port, security protocol.
-pub(super) fn advertised(config: &BrokerConfig, bound: &Bound) -> Vec<(String, String, u16, i16)> {
+/// What others are told: the advertised addresses, with the real port where 0 was asked.
+pub(super) fn advertised(config: &BrokerConfig, bound: &Bound) -> Vec<Advertised> {
     let own = config.listeners.iter().chain(&config.quorum.listeners);
     let own: Vec<&ListenerConfig> = own.collect();
     let told_of = |(name, address): &(String, SocketAddr)| {

@@ -141,13 +141,23 @@ impl Control {
             feeds.push(sender);
             let control = self.clone();
             rt::spawn(async move {
+                let mut sent: Option<Arc<Image>> = None;
                 while let Some(image) = images.recv().await {
                     // Only the newest of those that wait matters.
                     let mut newest = image;
                     while let Some(newer) = images.try_recv() {
                         newest = newer;
                     }
-                    control.send_image(place, newest).await;
+                    // An idle controller writes records that say only that it lives.
+                    if sent
+                        .as_ref()
+                        .is_some_and(|sent| sent.says_the_same(&newest))
+                    {
+                        control.has_applied(place, newest.offset());
+                        continue;
+                    }
+                    control.send_image(place, newest.clone()).await;
+                    sent = Some(newest);
                 }
             });
         }
@@ -164,9 +174,13 @@ impl Control {
             })
             .await;
         if sent.is_ok() {
-            self.applied[place].set(offset);
-            self.moved.notify_all();
+            self.has_applied(place, offset);
         }
+    }
+
+    fn has_applied(&self, place: usize, offset: i64) {
+        self.applied[place].set(offset);
+        self.moved.notify_all();
     }
 
     /// Whether the shards have begun.

@@ -13,6 +13,7 @@ use crate::wire::messages::assign_replicas_to_dirs_request::{
 use crate::wire::messages::broker_registration_request::{
     BrokerRegistrationRequest, Feature, Listener,
 };
+use crate::wire::messages::controller_registration_request as controller;
 use crate::wire::{ErrorCode, Str};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,13 +25,18 @@ const REGISTER_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before replicas' directories are told again to a controller that did not take them.
 const ASSIGN_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause before a controller that is not registered yet tries again.
+const REGISTER_CONTROLLER_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where others reach a listener: its name, host, port, security protocol.
+pub type Advertised = (String, String, u16, i16);
+
 /// What the broker says of itself when it registers.
 #[derive(Clone)]
 pub struct Registration {
     /// One life of this process.
     pub incarnation: Uuid,
-    /// Listener, host, port, security protocol.
-    pub endpoints: Vec<(String, String, u16, i16)>,
+    pub endpoints: Vec<Advertised>,
     /// The epoch of the registration under which the logs were closed cleanly; -1 if they were
     /// not.
     pub previous_epoch: i64,
@@ -105,6 +111,51 @@ impl Control {
             previous_broker_epoch: me.previous_epoch,
             ..Default::default()
         }
+    }
+
+    /// Registers the embedded controller with the active one, which may be itself: tools and
+    /// changes of features want to know all controllers. Tries again until it is taken.
+    pub fn register_controller(self: &Rc<Self>, incarnation: Uuid, endpoints: &[Advertised]) {
+        let listeners = endpoints
+            .iter()
+            .map(|(name, host, port, protocol)| controller::Listener {
+                name: Str::from(name),
+                host: Str::from(host),
+                port: *port,
+                security_protocol: *protocol,
+                ..Default::default()
+            });
+        let features = features::SUPPORTED
+            .iter()
+            .map(|feature| controller::Feature {
+                name: Str::from_static(feature.name),
+                min_supported_version: feature.min,
+                max_supported_version: feature.max,
+                ..Default::default()
+            });
+        let request = controller::ControllerRegistrationRequest {
+            controller_id: self.node.node.0,
+            incarnation_id: incarnation,
+            listeners: listeners.collect(),
+            features: features.collect(),
+            ..Default::default()
+        };
+        let control = Rc::downgrade(self);
+        rt::spawn(async move {
+            loop {
+                let Some(control) = control.upgrade() else {
+                    return;
+                };
+                let answer = control.ask_controller(&request).await;
+                match answer.map(|answer| ErrorCode(answer.error_code)) {
+                    Ok(ErrorCode::NONE) => return,
+                    Ok(error) => tracing::warn!(%error, "controller not registered yet"),
+                    Err(_nobody) => {}
+                }
+                drop(control);
+                rt::sleep(REGISTER_CONTROLLER_PAUSE).await;
+            }
+        });
     }
 
     /// Sends heartbeats until the controller lets the broker go.

@@ -40,5 +40,5 @@ pub mod waiting;
 
 mod state;
 
-pub use lifeline::Registration;
+pub use lifeline::{Advertised, Registration};
 pub use state::{NodeFacts, Shard, ShardSettings};

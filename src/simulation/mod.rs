@@ -19,7 +19,6 @@ mod nemesis;
 mod probes;
 mod replicas;
 
-use std::fmt::Write;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
