@@ -311,15 +311,24 @@ fn a_reader_whose_index_retention_took_away_gets_no_storage_error() {
             append(&log, 2, 100);
         }
         log.flush().await.unwrap();
-        let oldest = log.state().segments.values().next().unwrap().clone();
-        while oldest.indexes_resident() {
-            crate::rt::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        // Rolls are completed in any order, and the one that was last keeps its index.
+        let unloaded = || {
+            let state = log.state();
+            let mut segments = state.segments.values();
+            let found = segments.find(|s| s.is_sealed() && !s.indexes_resident());
+            found.cloned()
+        };
+        let unloaded = loop {
+            match unloaded() {
+                Some(segment) => break segment,
+                None => crate::rt::sleep(std::time::Duration::from_millis(1)).await,
+            }
+        };
         log.apply_retention(NOW_MS + 2000, log.log_end());
         while !log.state().doomed.is_empty() {
             crate::rt::sleep(std::time::Duration::from_millis(1)).await;
         }
-        log.load_indexes(&oldest).await.unwrap();
+        log.load_indexes(&unloaded).await.unwrap();
         let read = log.read(Offset(0), log.log_end(), 1, true).await;
         assert!(matches!(read, Err(LogError::OutOfRange { .. })));
         assert!(!log.is_offline());
