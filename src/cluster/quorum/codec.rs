@@ -134,9 +134,11 @@ pub fn decode(mut bytes: Bytes, voters: &ConfState) -> Result<Received, CodecErr
     }
     let mut entries = Vec::with_capacity(count);
     for at in 0..count as u64 {
-        let mut entry = Entry::default();
-        entry.term = term(bytes.try_get_u64().map_err(|_| CodecError::Short)?)?;
-        entry.index = index(message.index + 1 + at)?;
+        let mut entry = Entry {
+            term: term(bytes.try_get_u64().map_err(|_| CodecError::Short)?)?,
+            index: index(message.index + 1 + at)?,
+            ..Default::default()
+        };
         let length = bytes.try_get_u32().map_err(|_| CodecError::Short)? as usize;
         entry.data = take(&mut bytes, length)?;
         entries.push(entry);

@@ -140,11 +140,12 @@ impl Core {
 
     /// The state that raft begins with.
     pub fn hard_state(saved: ElectionState, base: Base) -> HardState {
-        let mut state = HardState::default();
-        state.term = saved.epoch.0 as u64;
-        state.vote = saved.voted.map_or(0, raft_id);
-        state.commit = base.index;
-        state
+        HardState {
+            term: saved.epoch.0 as u64,
+            vote: saved.voted.map_or(0, raft_id),
+            commit: base.index,
+            ..Default::default()
+        }
     }
 
     pub fn image(&self) -> Arc<Image> {

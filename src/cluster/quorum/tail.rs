@@ -166,11 +166,12 @@ impl Tail {
 
     fn entry(&self, index: u64) -> Option<Entry> {
         let stored = self.at(index)?;
-        let mut entry = Entry::default();
-        entry.index = index;
-        entry.term = stored.term;
-        entry.data = stored.bytes.clone();
-        Some(entry)
+        Some(Entry {
+            index,
+            term: stored.term,
+            data: stored.bytes.clone(),
+            ..Default::default()
+        })
     }
 }
 
@@ -231,8 +232,10 @@ impl Storage for Shared {
         let needed = request_index.max(tail.base.index);
         match &tail.loaded {
             Some(loaded) if loaded.base.index >= needed => {
-                let mut snapshot = Snapshot::default();
-                snapshot.data = loaded.bytes.clone();
+                let mut snapshot = Snapshot {
+                    data: loaded.bytes.clone(),
+                    ..Default::default()
+                };
                 let meta = snapshot.mut_metadata();
                 meta.index = loaded.base.index;
                 meta.term = loaded.base.epoch.0 as u64;
