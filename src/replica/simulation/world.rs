@@ -141,42 +141,42 @@ impl World {
 
     pub fn step(&mut self) {
         self.now += Duration::from_millis(self.rng.u64(0..8));
-        match self.rng.u32(0..100) {
-            0..=29 => self.deliver(),
-            30..=49 => {
+        match self.rng.u32(0..1000) {
+            0..=399 => self.deliver(),
+            400..=599 => {
                 let at = self.any_node();
                 self.fetch(at);
             }
-            50..=64 => {
+            600..=719 => {
                 let at = self.any_node();
                 self.produce(at);
             }
-            65..=74 => {
+            720..=819 => {
                 let at = self.any_node();
                 self.count(at);
             }
-            75..=84 => {
+            820..=919 => {
                 let at = self.any_node();
                 self.learn(at);
             }
-            85..=89 => {
+            920..=949 => {
                 let at = self.any_node();
                 self.shrink(at);
             }
-            90 => {
+            950..=953 => {
                 let at = self.any_node();
                 self.crash(at);
             }
-            91..=94 => {
+            954..=973 => {
                 let at = self.any_node();
                 self.start(at);
             }
-            95 => self.elect(true),
-            96 => {
+            974..=975 => self.elect(true),
+            976..=980 => {
                 let at = self.any_node();
                 self.delete(at);
             }
-            97..=98 if !self.messages.is_empty() => {
+            981..=995 if !self.messages.is_empty() => {
                 let at = self.rng.usize(0..self.messages.len());
                 let lost = self.messages.swap_remove(at);
                 self.lost(&lost);
@@ -549,11 +549,16 @@ impl World {
             let members = proposal.members.iter().map(|(id, _)| *id).collect();
             self.register(|next| next.in_sync = members);
             let now = self.latest();
-            Ok(Altered {
+            let altered = Altered {
                 leader_epoch: now.epoch,
                 partition_epoch: now.partition_epoch,
                 in_sync: now.in_sync.clone(),
-            })
+            };
+            if self.rng.u32(0..5) == 0 {
+                // The leader never hears of it.
+                self.crash(from.0 as usize);
+            }
+            Ok(altered)
         };
         self.send(Message::Altered {
             to: from,
