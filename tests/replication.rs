@@ -146,9 +146,8 @@ fn wait_for(what: &str, mut met: impl FnMut() -> bool) {
 
 #[test]
 fn a_leader_answers_everybody_by_who_asks() {
-    let mut three = three(&[
-        "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    ]);
+    let mut three =
+        three(&["replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"]);
     let (leader, follower) = (three.leader, 1 + three.leader % 3);
     let epoch = three.epoch;
     let mut client = Client::connect(three.cluster.node(leader).address);

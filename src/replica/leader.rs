@@ -412,18 +412,12 @@ impl Leader {
     /// What all have that count: this replica by its durability row, every follower that is in the
     /// set or may be, and those that are about to be.
     fn committed(&self, log: &LocalLog, now: Instant) -> Offset {
-        let (maximal, wait_for_joining) = if mutation::is_on(Mutation::ForgetJoining) {
-            (self.in_sync.committed(), false)
-        } else {
-            (self.in_sync.maximal(), true)
-        };
+        let maximal = self.in_sync.maximal();
         let lag_max = self.settings.lag_max;
         let mut committed = log.counted;
         for remote in self.remotes.iter().filter(|r| r.log_end < log.counted) {
             let counts = maximal.contains(&remote.id)
-                || wait_for_joining
-                    && remote.is_caught_up(log.end, now, lag_max)
-                    && remote.is_eligible();
+                || remote.is_caught_up(log.end, now, lag_max) && remote.is_eligible();
             if counts {
                 committed = committed.min(remote.log_end);
             }

@@ -6,8 +6,6 @@
 pub(crate) enum Mutation {
     /// The high watermark follows the leader's own log alone.
     CommitAlone,
-    /// A replica on its way into the in-sync set is not waited for.
-    ForgetJoining,
     /// A follower whose history has left the leader's is not told so.
     KeepDivergence,
     /// The leader acts as if a set that it asked for were committed already.

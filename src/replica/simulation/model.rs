@@ -74,8 +74,8 @@ impl ModelLog {
     }
 
     pub fn at(&self, offset: i64) -> Option<&Batch> {
-        let mut batches = self.batches.iter();
-        batches.find(|batch| batch.base <= offset && offset < batch.end)
+        let at = self.batches.partition_point(|batch| batch.end <= offset);
+        self.batches.get(at).filter(|batch| batch.base <= offset)
     }
 }
 
