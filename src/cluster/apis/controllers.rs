@@ -105,7 +105,7 @@ pub async fn unregister(
     })
 }
 
-/// The registered controllers, on the listener by which brokers reach them.
+/// The controllers, on the listener by which brokers reach them.
 pub fn describe_cluster(
     controller: &Controller,
     version: i16,
@@ -136,26 +136,35 @@ pub fn describe_cluster(
         }
     }
     let image = controller.image();
-    let listener = controller.config.quorum.listener_names.first();
-    let brokers: Vec<_> = image
+    let quorum = &controller.config.quorum;
+    let listener = quorum.listener_names.first();
+    let at = |broker_id: i32, host: Str, port: u16| DescribeClusterBroker {
+        broker_id,
+        host,
+        port: i32::from(port),
+        ..Default::default()
+    };
+    let mut brokers: Vec<_> = image
         .controllers()
         .filter_map(|one| {
             let mut points = one.end_points.iter();
             let point = points.find(|point| listener.is_some_and(|name| *point.name == **name))?;
-            Some(DescribeClusterBroker {
-                broker_id: one.controller_id,
-                host: point.host.clone(),
-                port: i32::from(point.port),
-                ..Default::default()
-            })
+            Some(at(one.controller_id, point.host.clone(), point.port))
         })
         .collect();
-    let own = controller.config.node_id.0;
-    let is_known = controller.is_active() && brokers.iter().any(|one| one.broker_id == own);
+    // A voter whose registration is not there yet listens where the quorum reaches it.
+    for voter in &quorum.voters {
+        if image.controller(voter.id).is_none() {
+            brokers.push(at(voter.id.0, voter.host.as_str().into(), voter.port));
+        }
+    }
+    brokers.sort_by_key(|one| one.broker_id);
+    // Whichever controller is asked tells who leads.
+    let (leader, _) = controller.quorum().leader();
     DescribeClusterResponse {
         endpoint_type: CONTROLLERS,
         cluster_id: Str::from(controller.cluster_id()),
-        controller_id: if is_known { own } else { -1 },
+        controller_id: leader.map_or(-1, |leader| leader.0),
         brokers,
         ..Default::default()
     }
