@@ -86,6 +86,7 @@ fn every_advertised_api_answers_at_every_advertised_version() {
         elect_leaders_request::ElectLeadersRequest => elect_leaders_response::ElectLeadersResponse,
         alter_partition_reassignments_request::AlterPartitionReassignmentsRequest => alter_partition_reassignments_response::AlterPartitionReassignmentsResponse,
         list_partition_reassignments_request::ListPartitionReassignmentsRequest => list_partition_reassignments_response::ListPartitionReassignmentsResponse,
+        describe_quorum_request::DescribeQuorumRequest => describe_quorum_response::DescribeQuorumResponse,
         update_features_request::UpdateFeaturesRequest => update_features_response::UpdateFeaturesResponse,
         unregister_broker_request::UnregisterBrokerRequest => unregister_broker_response::UnregisterBrokerResponse,
         unregister_controller_request::UnregisterControllerRequest => unregister_controller_response::UnregisterControllerResponse,
