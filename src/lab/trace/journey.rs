@@ -35,8 +35,7 @@ impl<'a> Told<'a> {
         what: impl FnOnce() -> String,
         is: impl Fn(&Hop) -> bool,
     ) -> Result<&'a Hop, Flaw> {
-        let before = self.0.iter().filter(|hop| hop.at <= end.at);
-        let found = before.filter(|hop| is(hop)).next_back();
+        let found = self.0.iter().rfind(|hop| hop.at <= end.at && is(hop));
         found.ok_or_else(|| Flaw::Missing(what()))
     }
 }

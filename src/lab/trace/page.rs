@@ -188,7 +188,7 @@ fn duration(micros: i64) -> String {
     let digits = micros.unsigned_abs().to_string();
     let mut text = String::new();
     for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push('\u{2009}');
         }
         text.push(digit);
