@@ -38,19 +38,21 @@ fn ran(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Runs a command on a cluster until its output is as wanted: each node hears of a change by its
-/// own metadata.
+/// Runs a command on a cluster until it succeeds with the output that is wanted: each node hears
+/// of a change by its own metadata, a little before or after the others.
 fn until(bootstrap: &str, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     let all = [arguments, &["--bootstrap-server", bootstrap]].concat();
     loop {
-        let out = run_with_input(&all, "");
-        if wanted(&out) {
+        let done = ran(&all, "");
+        let out = String::from_utf8(done.stdout).unwrap();
+        if done.status.success() && wanted(&out) {
             return out;
         }
+        let why = String::from_utf8_lossy(&done.stderr);
         assert!(
             Instant::now() < deadline,
-            "{arguments:?} still prints {out}"
+            "{arguments:?} still prints {out}{why}"
         );
         std::thread::sleep(Duration::from_millis(50));
     }

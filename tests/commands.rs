@@ -414,9 +414,11 @@ fn only_what_is_in_trouble_or_has_settings_of_its_own_is_described() {
         cluster.run(&all).succeeded().out
     };
     let own = described(&["--topics-with-overrides"]);
-    assert_eq!(own.lines().count(), 1, "{own}");
+    // A setting that all brokers have in common counts too, as for Kafka's tool.
+    assert!(own.lines().all(|line| line.starts_with("Topic: ")), "{own}");
+    let of_own = own.lines().find(|line| line.starts_with("Topic: own\t"));
     assert!(
-        own.starts_with("Topic: own\t") && own.contains("Configs: retention.ms=5"),
+        of_own.is_some_and(|line| line.contains("retention.ms=5")),
         "{own}"
     );
     // One replica in sync of one, and one is asked for at the least.
