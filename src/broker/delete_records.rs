@@ -120,9 +120,7 @@ struct Waited {
 
 /// Moves the leader's log start; followers move theirs when their next fetch is answered.
 fn delete(shard: &Rc<Shard>, partition: &Rc<Partition>, wanted: i64) -> Result<Deleted, ErrorCode> {
-    if !partition.is_leader() {
-        return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
-    }
+    partition.check_epoch(-1, true)?;
     if !partition.log.config().delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }

@@ -11,21 +11,40 @@ use crate::net::listener;
 use crate::rt;
 use crate::rt::net::Listener;
 use crate::shard::{Advertised, Shard};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a port that is in use is tried again. The sockets of a process that was killed live on
+/// for a moment: the kernel takes its rings down behind it.
+const IN_USE_PATIENCE: Duration = Duration::from_secs(2);
+const IN_USE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Binds addresses on this executor; the first to do so takes the ports, the others share them.
-pub(super) fn bind(
+pub(super) async fn bind(
     addresses: &Bound,
     first: bool,
 ) -> Result<(Vec<(String, Listener)>, Bound), String> {
     let mut bound = Vec::with_capacity(addresses.len());
     let mut told = Bound::new();
+    let begun = rt::now();
     for (name, address) in addresses {
-        let listener = if first {
-            Listener::bind(*address)
-        } else {
-            Listener::bind_shared(*address)
+        let listener = loop {
+            let tried = if first {
+                Listener::bind(*address)
+            } else {
+                Listener::bind_shared(*address)
+            };
+            match tried {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && rt::now().since(begun) < IN_USE_PATIENCE =>
+                {
+                    rt::sleep(IN_USE_PAUSE).await;
+                }
+                tried => break tried,
+            }
         };
         let listener =
             listener.map_err(|error| format!("cannot listen on {name}://{address}: {error}"))?;
@@ -57,7 +76,7 @@ pub(super) async fn serve_controller(
 ) -> Result<(Rc<Controllers>, Bound), String> {
     let config = &shared.config;
     let addresses = addresses(&config.quorum.listeners).await?;
-    let (bound, told) = bind(&addresses, true)?;
+    let (bound, told) = bind(&addresses, true).await?;
     let controllers = Controllers::new(
         controller.clone(),
         shared.admission.clone(),

@@ -244,7 +244,7 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Se
     };
     // Control has failed, or this node is no broker, if it never says how to begin.
     let Some(order) = order.await else { return };
-    let (bound, told) = match listeners::bind(&order.addresses, order.first) {
+    let (bound, told) = match listeners::bind(&order.addresses, order.first).await {
         Ok((bound, told)) => (bound, Ok(told)),
         Err(error) => (Vec::new(), Err(error)),
     };
