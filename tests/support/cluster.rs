@@ -31,7 +31,7 @@ impl Cluster {
             .map(|(at, port)| format!("{}@127.0.0.1:{port}", at + 1))
             .collect();
         let mut starting = Vec::with_capacity(count);
-        for at in 0..count {
+        for (at, client) in clients.iter().enumerate() {
             let id = at + 1;
             let data = home.path().join(format!("data-{id}"));
             let log = home.path().join(format!("node-{id}.log"));
@@ -43,7 +43,7 @@ impl Cluster {
                     .to_owned(),
                 format!("controller.quorum.voters={}", voters.join(",")),
             ];
-            let client = format!("PLAINTEXT://127.0.0.1:{}", clients[at]);
+            let client = format!("PLAINTEXT://127.0.0.1:{client}");
             match quorum.get(at) {
                 Some(port) => own.extend([
                     "process.roles=broker,controller".to_owned(),
