@@ -12,6 +12,8 @@ pub(crate) enum Mutation {
     ShrinkUnasked,
     /// What is written counts, also where the durability row waits for the flush.
     CountUnflushed,
+    /// Every member of the in-sync set leads, whomever the controller elected.
+    LeadUnasked,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use super::Shard;
 use super::apply::Wanted;
 use crate::cluster::{Image, OFFSETS_TOPIC};
 use crate::replica::leader::{Registered, Term};
+use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
 use crate::types::{NodeId, Offset};
 use std::rc::Rc;
@@ -66,7 +67,9 @@ impl Shard {
             }
             return;
         }
-        if registration.leader == self.node.node {
+        let mutated = mutation::is_on(Mutation::LeadUnasked);
+        let leads = registration.leader == self.node.node;
+        if leads || mutated && registration.isr.contains(&self.node.node) {
             let term = Term {
                 epoch,
                 partition_epoch: registration.partition_epoch,

@@ -30,6 +30,8 @@ struct Plan {
     rows: Vec<Row>,
     troubles: &'static [Trouble],
     strikes: u64,
+    /// Partitions move to other brokers all the time.
+    shuffles: bool,
 }
 
 /// What came of a world.
@@ -113,11 +115,18 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
         let client = move |load| load::belong(load, id, "workers");
         on_host(world, &format!("member-{id}"), &load, client);
     }
+    let brokers = plan.setup.brokers as i32;
+    if plan.shuffles {
+        on_host(world, "mover", &load, move |load| {
+            load::shuffle(load, brokers)
+        });
+    }
     let nodes = plan.setup.brokers + 1 + plan.rows.len() + 3;
     let mut nemesis = Nemesis {
         cluster: &cluster,
         ledger: &load.ledger,
         done: BTreeMap::new(),
+        drift: BTreeMap::new(),
     };
     let mut last_loss = world.elapsed();
     let mut losses = 0;
@@ -221,6 +230,7 @@ fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
         rows: vec![Row::Idempotent, Row::All, Row::Leader, Row::None],
         troubles: nemesis::FOR_ONE,
         strikes,
+        shuffles: false,
     }
 }
 
@@ -277,17 +287,23 @@ fn several_brokers(brokers: usize, strikes: u64) -> Plan {
         rows: vec![Row::Idempotent, Row::Idempotent, Row::All, Row::None],
         troubles: nemesis::FOR_SEVERAL,
         strikes,
+        shuffles: brokers > 3,
     }
 }
 
 #[test]
 fn three_brokers_keep_their_promises() {
-    run(2, |_| several_brokers(3, 8));
+    run(1, |_| several_brokers(3, 6));
+}
+
+#[test]
+fn four_brokers_that_move_their_partitions_keep_their_promises() {
+    run(1, |_| several_brokers(4, 4));
 }
 
 #[test]
 fn one_broker_keeps_its_promises() {
-    run(4, |seed| one_broker(seed % 2 == 0, 8));
+    run(2, |seed| one_broker(seed % 2 == 0, 8));
 }
 
 #[test]
@@ -306,31 +322,71 @@ fn a_whole_world_replays_exactly() {
     }
 }
 
-/// Whether a world with this fault in it is found out, within a few seeds.
-fn finds(fault: Mutation, plan: impl Fn() -> Plan) -> Option<String> {
-    for seed in 0..30 {
+/// What a world with this fault in it says, within a few seeds.
+fn finds(fault: Mutation, plan: Plan) -> String {
+    for seed in 0..40 {
         mutation::set(Some(fault));
-        let lived = catch_unwind(AssertUnwindSafe(|| live(seed, &plan())));
+        let lived = catch_unwind(AssertUnwindSafe(|| live(seed, &plan)));
         mutation::set(None);
-        match lived {
-            Ok(outcome) if outcome.violations.is_empty() => {}
-            Ok(outcome) => return Some(format!("seed {seed}: {}", outcome.violations[0])),
-            Err(_) => return Some(format!("seed {seed}: an assertion of the broker's own")),
+        let found = match lived {
+            Ok(outcome) => Some(outcome.violations.join("\n")).filter(|told| !told.is_empty()),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Some(format!("panicked: {}", text.unwrap_or_default()))
+            }
+        };
+        if let Some(found) = found {
+            println!("{fault:?}, seed {seed}: {found}");
+            let healthy = live(seed, &plan).violations;
+            assert!(healthy.is_empty(), "also without it: {healthy:?}");
+            return found;
         }
     }
-    None
+    panic!("nobody noticed {fault:?}");
 }
 
 #[test]
 fn an_answer_before_the_flush_is_found_out() {
-    let plan = || Plan {
+    let plan = Plan {
         troubles: &[Trouble::PowerLoss],
         ..one_broker(true, 6)
     };
-    let found = finds(Mutation::CountUnflushed, plan).expect("nobody noticed");
-    println!("{found}");
-    assert!(
-        found.contains("was acknowledged") || found.contains("was seen"),
-        "{found}"
-    );
+    let found = finds(Mutation::CountUnflushed, plan);
+    assert!(found.contains("was acknowledged") || found.contains("was seen"));
+}
+
+/// Three brokers of which leaders die and lose sight of the others while these fall behind.
+fn leaders_fall(strikes: u64) -> Plan {
+    Plan {
+        troubles: &[Trouble::Kill, Trouble::CutBrokers, Trouble::SlowNetwork],
+        rows: vec![Row::Idempotent, Row::All],
+        ..several_brokers(3, strikes)
+    }
+}
+
+#[test]
+fn a_high_watermark_that_does_not_wait_for_followers_is_found_out() {
+    finds(Mutation::CommitAlone, leaders_fall(6));
+}
+
+#[test]
+fn a_follower_that_keeps_what_its_leader_never_had_is_found_out() {
+    finds(Mutation::KeepDivergence, leaders_fall(6));
+}
+
+#[test]
+fn a_shrunken_in_sync_set_that_nobody_committed_is_found_out() {
+    let mut plan = leaders_fall(8);
+    let settings = &mut plan.setup.settings;
+    settings.retain(|(key, _)| *key != "replica.lag.time.max.ms");
+    settings.push(("replica.lag.time.max.ms", "600".to_owned()));
+    plan.troubles = &[Trouble::CutBrokers];
+    finds(Mutation::ShrinkUnasked, plan);
+}
+
+#[test]
+fn a_second_leader_in_an_epoch_is_found_out() {
+    let found = finds(Mutation::LeadUnasked, leaders_fall(2));
+    assert!(found.contains("leads epoch"));
 }

@@ -4,11 +4,11 @@
 use super::ledger::{Ledger, RecordId};
 use crate::client::{
     Acks, Admin, ClientConfig, ClientError, CommittedOffset, Consumer, ConsumerConfig,
-    ConsumerRecord, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
+    ConsumerRecord, Election, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
     TopicPartition,
 };
 use crate::rt;
-use crate::types::{LeaderEpoch, Offset};
+use crate::types::{LeaderEpoch, NodeId, Offset};
 use crate::wire::Str;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -280,6 +280,34 @@ pub(super) async fn belong(load: Rc<Load>, id: u32, group: &'static str) {
         }
     }
     let _ = consumer.close().await;
+}
+
+/// Moves partitions to other brokers, and leaderships back to whom they belong to.
+pub(super) async fn shuffle(load: Rc<Load>, brokers: i32) {
+    let ending = || load.ending.get();
+    let connect = || Admin::connect(load.client("mover"));
+    let Some(admin) = insist(ending, connect).await else {
+        return;
+    };
+    let partitions = load.partitions();
+    while !load.ending.get() {
+        rt::sleep(Duration::from_millis(500 + rt::random_below(4000))).await;
+        let key = partitions[rt::random_below(partitions.len() as u64) as usize].clone();
+        // What is refused, or not answered in time, is tried with the next.
+        if rt::random_below(3) == 0 {
+            let _ = admin.elect_leaders(Election::Preferred, Some(&[key])).await;
+            continue;
+        }
+        let mut replicas: Vec<NodeId> = (1..=brokers).map(NodeId).collect();
+        while replicas.len() > 3 {
+            replicas.remove(rt::random_below(replicas.len() as u64) as usize);
+        }
+        replicas.rotate_left(rt::random_below(3) as usize);
+        let _ = admin
+            .alter_reassignments(&[(key, Some(replicas))], false)
+            .await;
+    }
+    admin.close();
 }
 
 /// What the group is told of its offsets must be what was committed last, or later.

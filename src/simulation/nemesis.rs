@@ -13,6 +13,9 @@ pub(super) enum Trouble {
     Kill,
     PowerLoss,
     Restart,
+    /// One broker after the other, in good order.
+    RollingRestart,
+    KillActiveController,
     CutClient,
     CutOneWay,
     CutBrokers,
@@ -42,15 +45,22 @@ pub(super) const FOR_SEVERAL: &[Trouble] = &[
     Trouble::Kill,
     Trouble::PowerLoss,
     Trouble::Restart,
+    Trouble::RollingRestart,
+    Trouble::KillActiveController,
     Trouble::CutClient,
     Trouble::CutOneWay,
     Trouble::CutBrokers,
     Trouble::CutBrokers,
+    Trouble::FailingDisk,
     Trouble::ResetConnections,
     Trouble::SlowDisk,
     Trouble::Clock,
     Trouble::SlowNetwork,
 ];
+
+/// How much faster a clock runs after each trouble with it, and how wrong it tells the time.
+const DRIFT_STEP_PPM: u64 = 3000;
+const SKEW_MS_MAX: u64 = 10_000;
 
 /// How long a broker on its orderly way down may take.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
@@ -60,6 +70,8 @@ pub(super) struct Nemesis<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) ledger: &'a Ledger,
     pub(super) done: BTreeMap<Trouble, u64>,
+    /// By broker. Drift only grows: a monotonic clock does not go back.
+    pub(super) drift: BTreeMap<usize, i64>,
 }
 
 impl Nemesis<'_> {
@@ -86,8 +98,10 @@ impl Nemesis<'_> {
 
     /// What is on one disk only, and there not synced, is promised by nobody.
     fn may_lose_power(&self, at: usize) -> bool {
-        let alone = self.cluster.brokers.len() == 1;
-        self.may_stop(at) && (alone || self.cluster.is_in_sync())
+        let cluster = self.cluster;
+        let all_ready = || (0..cluster.brokers.len()).all(|at| cluster.probes.is_ready(at));
+        let alone = cluster.brokers.len() == 1;
+        self.may_stop(at) && (alone || all_ready() && cluster.is_in_sync())
     }
 
     /// Brings one trouble of `kinds` into a world of `nodes` nodes.
@@ -104,10 +118,27 @@ impl Nemesis<'_> {
                 broker.lose_power();
                 self.ledger.loss();
             }
-            Trouble::Restart if self.may_stop(at) => {
-                broker.terminate();
-                cluster.world.run_until(STOP_LIMIT, || !broker.is_running());
-                broker.down.set(true);
+            Trouble::Restart if self.may_stop(at) => self.stop(at),
+            Trouble::RollingRestart => {
+                for at in 0..cluster.brokers.len() {
+                    if self.may_stop(at) {
+                        self.stop(at);
+                        cluster.start(at);
+                        let ready = || cluster.probes.is_ready(at);
+                        cluster.world.run_until(Duration::from_secs(5), ready);
+                    }
+                }
+            }
+            Trouble::KillActiveController => {
+                let is_active = |at: &usize| {
+                    let control = cluster.probes.control(*at);
+                    let controller = control.and_then(|control| control.controller.clone());
+                    controller.is_some_and(|controller| controller.is_active())
+                };
+                let active = (0..cluster.brokers.len()).find(is_active);
+                if let Some(active) = active.filter(|at| self.may_stop(*at)) {
+                    cluster.brokers[active].kill();
+                }
             }
             Trouble::Kill | Trouble::PowerLoss | Trouble::Restart => {}
             Trouble::CutClient => network.cut(at, self.other(at, nodes)),
@@ -139,15 +170,29 @@ impl Nemesis<'_> {
                 self.ledger.loss();
             }
             Trouble::Clock => {
-                let drift = self.below(20_000) as i64;
-                let skew = self.below(20_000) as i64 - 10_000;
-                broker.host.set_clock(drift, skew);
+                let more = self.below(DRIFT_STEP_PPM) as i64;
+                let skew = self.below(2 * SKEW_MS_MAX) as i64 - SKEW_MS_MAX as i64;
+                let drift = self.drift.entry(at).or_insert(100);
+                *drift += more;
+                broker.host.set_clock(*drift, skew);
             }
             Trouble::SlowNetwork => {
                 let ms = self.below(30);
                 network.set_delay(Duration::from_millis(ms / 2), Duration::from_millis(ms + 1));
             }
         }
+    }
+
+    /// Has a broker end in good order.
+    fn stop(&self, at: usize) {
+        let broker = &self.cluster.brokers[at];
+        broker.terminate();
+        let world = &self.cluster.world;
+        world.run_until(STOP_LIMIT, || !broker.is_running());
+        if broker.is_running() {
+            broker.kill();
+        }
+        broker.down.set(true);
     }
 
     /// Takes some of the troubles back: brokers that are down start again.
