@@ -10,15 +10,16 @@
 //! | [`wire`] | messages and record batches as bytes, versions |
 //! | [`broker`] | how each request is answered with the rooms below |
 //! | [`shard`] | one core: its partitions, what waits for them, its lanes to the other cores |
-//! | [`replica`] | the leader's watermarks, delayed produce and fetch, fetch sessions |
+//! | [`replica`] | leader and follower: in-sync set, high watermark, delayed operations, fetch sessions |
 //! | [`log`] | a partition's log on disk |
 //! | [`purgatory`] | the timing wheel and the operations that wait in it |
 //! | [`rt`] | executors, files, sockets, clock: the ring, or the simulator |
 //!
-//! Beside the path: [`config`] every setting once; [`cluster`] the metadata log and the
-//! controller; [`coordinator`] consumer groups; [`observe`] logs and metrics; [`server`] a broker
-//! process from start to end; [`client`] our own producer, consumer and admin; [`lab`] experiments
-//! on real brokers; [`commands`] the binary's commands.
+//! Beside the path: [`config`] every setting once; [`cluster`] the metadata log, the quorum that
+//! agrees on it, and the controller's decisions; [`coordinator`] consumer groups; [`observe`] logs
+//! and metrics; [`server`] a process from start to end; [`client`] our own producer, consumer and
+//! admin; [`lab`] experiments on real brokers; [`commands`] the binary's commands. `simulation`
+//! (tests) runs whole clusters in simulated worlds.
 
 pub mod broker;
 pub mod client;

@@ -16,6 +16,8 @@ SERVED = {
     22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4), 32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2),
     35: ("DescribeLogDirs", 1, 5), 37: ("CreatePartitions", 0, 3), 42: ("DeleteGroups", 0, 3), 44: ("IncrementalAlterConfigs", 0, 1),
     47: ("OffsetDelete", 0, 0), 60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0), 65: ("DescribeTransactions", 0, 0),
+    43: ("ElectLeaders", 0, 2), 45: ("AlterPartitionReassignments", 0, 1), 46: ("ListPartitionReassignments", 0, 0),
+    55: ("DescribeQuorum", 0, 2), 57: ("UpdateFeatures", 0, 2), 64: ("UnregisterBroker", 0, 0), 94: ("UnregisterController", 0, 0),
     66: ("ListTransactions", 0, 2), 75: ("DescribeTopicPartitions", 0, 0),
 }
 
