@@ -6,6 +6,8 @@
 //! directory failed, that is for good; if the disk was only full, it is tried again.
 
 use super::Shard;
+use super::control::Control;
+use super::mesh::LocalFuture;
 use crate::cluster::directories;
 use crate::cluster::{
     ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
@@ -151,16 +153,38 @@ impl Shard {
         }
         let dirs: Vec<PathBuf> = opens.iter().map(|open| open.log_dir.clone()).collect();
         let opened = self.logs.open_all(opens).await;
+        let mut placed = Vec::new();
         for ((new, dir), opened) in new.into_iter().zip(dirs).zip(opened) {
             match opened {
                 Ok((log, report)) => {
                     self.unserved.partitions.borrow_mut().remove(&new.id);
                     tell_recovery(&log, &report);
                     self.host(image, new, log);
+                    let registered = new.registration.directory(self.node.node);
+                    let lies_in = self.dirs.online.iter().find(|facts| facts.path == dir);
+                    let lies_in = lies_in.filter(|facts| facts.id != registered);
+                    placed.extend(lies_in.map(|facts| (new.id, facts.id)));
                 }
                 Err(error) => self.not_opened(new, dir, &error),
             }
         }
+        self.tell_placed(placed);
+    }
+
+    /// Has the controller told where replicas lie that it has not placed itself, or that lie
+    /// elsewhere (KIP-858).
+    fn tell_placed(self: &Rc<Self>, placed: Vec<(PartitionId, Uuid)>) {
+        if placed.is_empty() {
+            return;
+        }
+        let shard = self.clone();
+        rt::spawn(async move {
+            let tell = move |control: Rc<Control>| -> LocalFuture<()> {
+                Box::pin(async move { control.assign_directories(placed).await })
+            };
+            // Control is gone only at the end of the process.
+            let _ = shard.mesh().call_control(shard.control_place(), tell).await;
+        });
     }
 
     /// A partition that is older than this process and lies nowhere begins empty: perhaps it was
