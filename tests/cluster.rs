@@ -153,6 +153,35 @@ fn a_stopped_follower_leaves_the_set_and_no_longer_holds_back_the_others() {
 }
 
 #[test]
+fn a_leader_that_stands_still_loses_its_place_and_nothing_that_it_acknowledged() {
+    let mut cluster = cluster_with_topic(&[]);
+    let bootstrap = cluster.bootstrap();
+    let load = Load::new(&bootstrap, "t", PARTITIONS);
+    let total = load.run(|| {
+        for partition in 0..PARTITIONS {
+            load.goes_on(load.done());
+            let old = leader(&mut cluster, 1, partition);
+            let pid = cluster.node(old).pid();
+            let other = 1 + old % 3;
+            signal("STOP", pid);
+            wait_for("another leads", || {
+                let next = leader(&mut cluster, other, partition);
+                next >= 0 && next != old
+            });
+            load.goes_on(load.done());
+            // It wakes up as a leader that nobody follows any more.
+            signal("CONT", pid);
+            wait_for("it follows", || {
+                let address = cluster.node(other).address;
+                let partitions = Client::connect(address).partitions("t");
+                partitions.values().all(|p| p.isr_nodes.len() == 3)
+            });
+        }
+    });
+    load.verify(&bootstrap, total);
+}
+
+#[test]
 fn brokers_that_are_no_controllers_follow_one_that_is() {
     let mut cluster = Cluster::start_with(3, 1, &QUICK);
     let address = cluster.node(3).address;

@@ -75,6 +75,10 @@ fn start_producer(bootstrap: &str) -> (ThreadedProducer<Context>, Arc<Told>) {
         .set("enable.idempotence", "true")
         .set("linger.ms", "2")
         .set("message.timeout.ms", "120000")
+        // A process that stands still keeps its connections open: what was sent to it is not waited
+        // for as long as librdkafka would.
+        .set("request.timeout.ms", "3000")
+        .set("socket.timeout.ms", "5000")
         .set("reconnect.backoff.ms", "10")
         .set("reconnect.backoff.max.ms", "50")
         .set("retry.backoff.ms", "10")
