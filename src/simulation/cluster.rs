@@ -126,7 +126,10 @@ impl Cluster {
             .max_by_key(|image| image.offset());
         newest.is_some_and(|image| {
             let mut partitions = image.topics().flat_map(|topic| topic.partitions());
-            partitions.all(|(_, partition)| partition.isr.len() == partition.replicas.len())
+            partitions.all(|(_, partition)| {
+                let moves = !partition.adding.is_empty() || !partition.removing.is_empty();
+                !moves && partition.isr.len() == partition.replicas.len()
+            })
         })
     }
 

@@ -155,6 +155,9 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     at_once(world, "auditor", &load, load::audit);
     let mut violations = load.ledger.violations();
     violations.extend(stop_and_compare(&cluster));
+    if let Some(where_) = violations.iter().find_map(|told| place_of(told)) {
+        violations.extend(replicas::around(&cluster, &where_.0, where_.1, where_.2));
+    }
     violations.extend(cluster.probes.violations());
     assert!(cluster.probes.looks() > 100, "nobody looked");
     Outcome {
@@ -167,6 +170,18 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     }
 }
 
+/// Topic, partition and offset that a violation names.
+fn place_of(told: &str) -> Option<(String, i32, i64)> {
+    let (name, rest) = told.split_once(" offset ")?;
+    let (topic, partition) = name.rsplit_once('-')?;
+    let (offset, _) = rest.split_once(':')?;
+    Some((
+        topic.to_owned(),
+        partition.parse().ok()?,
+        offset.parse().ok()?,
+    ))
+}
+
 /// Stops the brokers in good order once nothing comes any more; where their replicas differ.
 fn stop_and_compare(cluster: &Cluster) -> Vec<String> {
     let nodes = 0..cluster.brokers.len();
@@ -175,6 +190,8 @@ fn stop_and_compare(cluster: &Cluster) -> Vec<String> {
     if !in_sync {
         found.push("replicas do not come back into the in-sync set".to_owned());
     }
+    // Whoever lost a replica hears of it.
+    cluster.world.run_for(Duration::from_secs(3));
     let marks = nodes.map(|at| (at, cluster.probes.high_watermarks(at)));
     let marks = marks.collect();
     for broker in &cluster.brokers {

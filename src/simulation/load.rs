@@ -336,11 +336,20 @@ pub(super) async fn audit(load: Rc<Load>) -> Result<(), ClientError> {
         .iter()
         .map(|key| (key.clone(), crate::client::OffsetSpec::Latest))
         .collect();
-    let mut ends: BTreeMap<TopicPartition, i64> = BTreeMap::new();
-    for (key, listed) in consumer.offsets(&latest).await? {
-        let listed = listed.map_err(|error| ClientError::Invalid(error.to_string()))?;
-        ends.insert(key, listed.offset.map_or(0, |offset| offset.0));
-    }
+    // Leaders may be about to change still: then it is asked again.
+    let ends = loop {
+        let listed = consumer.offsets(&latest).await?;
+        let known = listed.iter().filter_map(|(key, listed)| {
+            let offset = listed.as_ref().ok()?.offset;
+            Some((key.clone(), offset.map_or(0, |offset| offset.0)))
+        });
+        let known: BTreeMap<TopicPartition, i64> = known.collect();
+        if known.len() == keys.len() {
+            break known;
+        }
+        rt::sleep(Duration::from_millis(300)).await;
+        consumer.cluster().refresh().await?;
+    };
     consumer.assign(&keys).await?;
     for key in &keys {
         consumer.seek(key, Offset(0))?;

@@ -221,9 +221,10 @@ impl Nemesis<'_> {
         for (at, broker) in self.cluster.brokers.iter().enumerate() {
             broker.host.disk().heal();
             let control = self.cluster.probes.control(at);
-            let disk_failed =
-                control.is_some_and(|control| control.dirs().states().any(|(_, failed)| failed));
-            if disk_failed && broker.is_running() {
+            let has_failed = control.is_some_and(|control| {
+                control.must_stop().is_some() || control.dirs().states().any(|(_, failed)| failed)
+            });
+            if has_failed && broker.is_running() {
                 broker.kill();
             }
             if !broker.is_running() {

@@ -56,6 +56,29 @@ pub(super) fn differences(
     found
 }
 
+/// Every broker's batches around an offset, for a person.
+pub(super) fn around(cluster: &Cluster, topic: &str, partition: i32, offset: i64) -> Vec<String> {
+    let mut told = Vec::new();
+    for at in 0..cluster.brokers.len() {
+        let Ok(batches) = batches_of(cluster, at, topic, partition) else {
+            continue;
+        };
+        told.push(format!("broker {at}:"));
+        for (base, (next, bytes)) in batches.range(offset - 40..=offset + 10) {
+            if let Ok((batch, _)) = Batch::parse(bytes) {
+                told.push(format!(
+                    "  {base}..{next} epoch {:?} producer {} {} sequence {}",
+                    batch.partition_leader_epoch(),
+                    batch.producer_id(),
+                    batch.producer_epoch(),
+                    batch.base_sequence()
+                ));
+            }
+        }
+    }
+    told
+}
+
 fn below(batches: Batches, end: i64) -> Batches {
     let below = batches.into_iter().filter(|(base, _)| *base < end);
     below.collect()
