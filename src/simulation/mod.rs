@@ -2,7 +2,7 @@
 //! power goes, disks fail and networks cut; and a checker that knows what was promised.
 //!
 //! A world is a function of its seed. `HIGHWATER_SEED=n` runs one, `HIGHWATER_SEEDS=n` as many:
-//! `HIGHWATER_SEEDS=1000 cargo test --release --lib simulation -- --nocapture`.
+//! `HIGHWATER_SEED=random HIGHWATER_SEEDS=1000 cargo test --lib simulation -- --nocapture`.
 //!
 //! `HIGHWATER_LOG=highwater=info` shows what the nodes log, with virtual time.
 //!
@@ -50,14 +50,23 @@ fn show_logs() {
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
+/// Where seeds begin unless a run says otherwise: the same every time, so that a change is judged by
+/// itself. Looking for what nobody has seen yet is a run of its own, with `HIGHWATER_SEED=random`.
+const FIRST_SEED: u64 = 1000;
+
 /// The seeds of a random test, each printed before it runs: `HIGHWATER_SEEDS` of them (or `count`;
-/// one with `HIGHWATER_SEED`), from `HIGHWATER_SEED` (or a random one) on.
+/// one with `HIGHWATER_SEED=n`), from `HIGHWATER_SEED` on, which may be `random`.
 pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
     show_logs();
-    let of = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let given: Option<u64> = of("HIGHWATER_SEED");
-    let first = given.unwrap_or_else(|| fastrand::u64(..));
-    let count = of("HIGHWATER_SEEDS").unwrap_or(given.map_or(count, |_| 1));
+    let from = std::env::var("HIGHWATER_SEED").ok();
+    let given: Option<u64> = from.as_deref().and_then(|from| from.parse().ok());
+    let first = match from.as_deref() {
+        Some("random") => fastrand::u64(..),
+        _ => given.unwrap_or(FIRST_SEED),
+    };
+    let wanted = std::env::var("HIGHWATER_SEEDS").ok();
+    let wanted = wanted.and_then(|wanted| wanted.parse().ok());
+    let count = wanted.unwrap_or(given.map_or(count, |_| 1));
     (0..count).map(move |at| {
         let seed = first.wrapping_add(at);
         println!("HIGHWATER_SEED={seed}");

@@ -8,6 +8,7 @@ mod model;
 mod world;
 
 use super::mutation::{self, Mutation};
+use crate::simulation::seeds;
 use world::World;
 
 const STEPS: usize = 2000;
@@ -21,18 +22,10 @@ fn run(seed: u64) -> World {
     world
 }
 
-/// `REPLICA_SEEDS` of them (or `count`), from `REPLICA_SEED` (or a random one) on.
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let of = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let first: u64 = of("REPLICA_SEED").unwrap_or_else(|| fastrand::u64(..));
-    (0..of("REPLICA_SEEDS").unwrap_or(count)).map(move |at| first.wrapping_add(at))
-}
-
 #[test]
 fn nothing_committed_is_lost_and_replicas_agree_below_the_high_watermark() {
     let mut sums = [0; 5];
     for seed in seeds(20) {
-        println!("REPLICA_SEED={seed}");
         let world = run(seed);
         let counts = [
             world.committed.len(),

@@ -33,18 +33,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The seeds of a random test, each printed before it runs: `QUORUM_SEEDS` of them (or `count`),
-/// from `QUORUM_SEED` (or a random one) on.
-pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let of = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    let first: u64 = of("QUORUM_SEED").unwrap_or_else(|| fastrand::u64(..));
-    (0..of("QUORUM_SEEDS").unwrap_or(count)).map(move |at| {
-        let seed = first.wrapping_add(at);
-        println!("QUORUM_SEED={seed}");
-        seed
-    })
-}
-
 /// A request of a broker, and where its answer goes.
 type Request = (ApiKey, i16, Bytes, oneshot::Sender<Option<Bytes>>);
 

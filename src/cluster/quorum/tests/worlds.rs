@@ -1,7 +1,8 @@
 //! Random worlds.
 
-use super::kit::{Cluster, seeds};
+use super::kit::Cluster;
 use crate::rt::sim::Fault;
+use crate::simulation::seeds;
 use crate::wire::messages::describe_quorum_request::{
     DescribeQuorumRequest, PartitionData, TopicData,
 };
