@@ -254,6 +254,8 @@ fn leaves_doubt(code: ErrorCode) -> bool {
         code,
         ErrorCode::NETWORK_EXCEPTION
             | ErrorCode::REQUEST_TIMED_OUT
+            // Leadership may have gone while the records waited for followers that have them.
+            | ErrorCode::NOT_LEADER_OR_FOLLOWER
             | ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND
             | ErrorCode::KAFKA_STORAGE_ERROR
     )
