@@ -1,15 +1,12 @@
-//! Which log directory of a broker holds a replica (KIP-858), and what follows when a directory
-//! is gone. Pure: the image in, records out.
+//! Which log directory of a broker holds a replica (KIP-858). Pure: the image in, where
+//! replicas are and belong out. What a lost directory does to leaders is [`super::fencing`]'s.
 //!
 //! New replicas go where the broker holds the fewest. A replica whose directory is offline has no
 //! leader here: its records are on that disk, and an empty log in another place is not them.
 
 use super::image::Image;
-use super::record::MetadataRecord;
 use super::topics::PartitionRegistration;
 use crate::types::{NodeId, PartitionId, Uuid};
-use crate::wire::messages::broker_registration_change_record::BrokerRegistrationChangeRecord;
-use crate::wire::messages::partition_change_record::PartitionChangeRecord;
 use ahash::AHashMap;
 
 /// Directory id of a replica whose broker has not placed it yet.
@@ -116,41 +113,6 @@ pub fn settle(image: &Image, found: &Found<'_>) -> Vec<(PartitionId, Uuid)> {
     assigned
 }
 
-/// What the failure of a directory changes: `online` are those left. The partitions of the others
-/// lose their leader.
-pub fn failed(image: &Image, node: NodeId, online: &[Uuid]) -> Vec<MetadataRecord> {
-    let mut records = Vec::new();
-    if let Some(broker) = image.broker(node) {
-        records.push(MetadataRecord::from(BrokerRegistrationChangeRecord {
-            broker_id: node.0,
-            broker_epoch: broker.epoch.0,
-            log_dirs: online.to_vec(),
-            ..Default::default()
-        }));
-    }
-    for topic in image.topics() {
-        for (index, partition) in topic.partitions() {
-            let directory = partition.directory(node);
-            let lost = is_directory(directory) && !online.contains(&directory);
-            if lost && partition.leader == node {
-                records.push(MetadataRecord::from(PartitionChangeRecord {
-                    leader: -1,
-                    ..change(topic.id, index)
-                }));
-            }
-        }
-    }
-    records
-}
-
-fn change(topic_id: Uuid, partition_id: i32) -> PartitionChangeRecord {
-    PartitionChangeRecord {
-        topic_id,
-        partition_id,
-        ..Default::default()
-    }
-}
-
 impl PartitionRegistration {
     /// The directory of the replica on `node`; unassigned where the record names none.
     pub fn directory(&self, node: NodeId) -> Uuid {
@@ -173,6 +135,7 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::record::MetadataRecord;
     use crate::wire::messages::partition_record::PartitionRecord;
     use crate::wire::messages::register_broker_record::RegisterBrokerRecord;
     use crate::wire::messages::topic_record::TopicRecord;
@@ -220,20 +183,6 @@ mod tests {
         }
     }
 
-    fn state(image: &Image) -> Vec<(i32, Uuid, bool)> {
-        let topic = image.topic_by_name("t").unwrap();
-        topic
-            .partitions()
-            .map(|(_, partition)| {
-                (
-                    partition.leader.0,
-                    partition.directory(NODE),
-                    image.is_replica_offline(partition, NODE),
-                )
-            })
-            .collect()
-    }
-
     #[test]
     fn new_replicas_go_where_the_fewest_are() {
         let image = image(&[A, B, C], &[A, A, B]);
@@ -241,18 +190,6 @@ mod tests {
         let chosen: Vec<Uuid> = (0..6).map(|_| placement.choose(NODE)).collect();
         assert_eq!(chosen, [C, B, C, A, B, C]);
         assert_eq!(placement.choose(NodeId(9)), UNASSIGNED);
-    }
-
-    #[test]
-    fn a_failed_directory_takes_its_partitions_leaders_and_no_others() {
-        let mut image = image(&[A, B], &[A, B, UNASSIGNED]);
-        let records = failed(&image, NODE, &[A]);
-        apply(&mut image, &records);
-        assert_eq!(
-            state(&image),
-            [(1, A, false), (-1, B, true), (1, UNASSIGNED, false)]
-        );
-        assert_eq!(image.broker(NODE).unwrap().log_dirs, [A]);
     }
 
     #[test]

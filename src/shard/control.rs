@@ -221,7 +221,8 @@ impl Control {
     }
 
     /// Has the active controller answer a client's request, looking for it until `timeout` while
-    /// there is none, and waits until the shards have what it changed, as far as this node has
+    /// there is none. One that went away with the request may have carried it out: the next one is
+    /// asked all the same, as Kafka's brokers do, and says so (a topic that exists). Then waits until the shards have what it changed, as far as this node has
     /// heard of it. The errors are NOT_CONTROLLER (nobody decides now, or cannot write) and
     /// REQUEST_TIMED_OUT (the change is made, not every shard has it yet).
     pub async fn forward(

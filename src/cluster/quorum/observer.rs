@@ -215,7 +215,9 @@ impl Observer {
         let endpoints = response.node_endpoints.iter();
         let endpoint = endpoints
             .filter(|endpoint| endpoint.node_id == told.leader_id)
-            .map(|endpoint| (endpoint.host.to_string(), endpoint.port as u16))
+            .filter_map(|endpoint| {
+                Some((endpoint.host.to_string(), endpoint.port.try_into().ok()?))
+            })
             .next();
         if !self.heard_of(told.leader_id, told.leader_epoch, endpoint) {
             return Ok(self.unanswered());
