@@ -1,3 +1,4 @@
-//! Experiments on real brokers: what happens to a record, and how long it takes.
+//! Experiments on real brokers: what happens to a record, how long it takes, and what is lost.
 
+pub mod result;
 pub mod trace;
