@@ -22,11 +22,7 @@ pub async fn handle(context: Rc<Context>, request: DeleteRecordsRequest) -> Dele
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context
-            .shard
-            .image()
-            .topic_by_name(&topic.name)
-            .map(|known| known.id);
+        let known = context.shard.topic_id(&topic.name);
         let internal = crate::cluster::is_internal_topic(&topic.name);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {

@@ -18,11 +18,7 @@ pub async fn handle(
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context
-            .shard
-            .image()
-            .topic_by_name(&topic.topic)
-            .map(|known| known.id);
+        let known = context.shard.topic_id(&topic.topic);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
             let mut answer = EpochEndOffset {

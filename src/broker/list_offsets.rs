@@ -72,11 +72,7 @@ pub async fn handle(context: Rc<Context>, request: ListOffsetsRequest) -> ListOf
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context
-            .shard
-            .image()
-            .topic_by_name(&topic.name)
-            .map(|known| known.id);
+        let known = context.shard.topic_id(&topic.name);
         let mut answers = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
             let index = partition.partition_index;

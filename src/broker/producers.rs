@@ -43,11 +43,7 @@ pub async fn describe(
     let mut questions = Vec::new();
     let mut places = Vec::new();
     for topic in request.topics {
-        let known = context
-            .shard
-            .image()
-            .topic_by_name(&topic.name)
-            .map(|known| known.id);
+        let known = context.shard.topic_id(&topic.name);
         let mut answers = Vec::with_capacity(topic.partition_indexes.len());
         for index in topic.partition_indexes {
             let mut answer = PartitionResponse {

@@ -3,9 +3,9 @@
 use super::*;
 use crate::cluster::apis::{self, Asker, producer_ids};
 use crate::cluster::image::ResourceType;
+use crate::cluster::test_kit::on_ring;
 use crate::cluster::topic_admin::create_topics;
 use crate::config::properties;
-use crate::rt::{RingPlan, run_ring};
 use crate::types::{NodeId, Uuid};
 use crate::wire::api::ApiKey;
 use crate::wire::messages::allocate_producer_ids_request::AllocateProducerIdsRequest;
@@ -18,25 +18,6 @@ use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::partition_change_record::PartitionChangeRecord;
 use crate::wire::{Message, Reader};
 use std::cell::RefCell;
-use std::future::Future;
-use std::path::PathBuf;
-
-fn on_ring<F>(test: impl Fn(PathBuf) -> F + Clone + Send + 'static)
-where
-    F: Future<Output = ()> + 'static,
-{
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_path_buf();
-    run_ring(RingPlan::default(), move |executor| {
-        let (test, path) = (test.clone(), path.clone());
-        async move {
-            if executor.is_control() {
-                test(path).await;
-            }
-        }
-    })
-    .unwrap();
-}
 
 async fn open(dir: &Path) -> Rc<Controller> {
     let config =

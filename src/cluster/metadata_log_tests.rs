@@ -5,30 +5,12 @@ use super::*;
 use crate::cluster::image::Image;
 use crate::cluster::record::MetadataRecord;
 use crate::cluster::snapshot;
+use crate::cluster::test_kit::on_ring;
 use crate::log::names::METADATA_TOPIC_DIR;
-use crate::rt::{RingPlan, run_ring};
 use crate::wire::batch_builder::BatchBuilder;
 use crate::wire::messages::topic_record::TopicRecord;
-use std::future::Future;
 
 const NOW_MS: i64 = 1_700_000_000_000;
-
-fn on_ring<F>(test: impl Fn(PathBuf) -> F + Clone + Send + 'static)
-where
-    F: Future<Output = ()> + 'static,
-{
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_path_buf();
-    run_ring(RingPlan::default(), move |executor| {
-        let (test, path) = (test.clone(), path.clone());
-        async move {
-            if executor.is_control() {
-                test(path).await;
-            }
-        }
-    })
-    .unwrap();
-}
 
 fn topic(id: u64) -> MetadataRecord {
     MetadataRecord::from(TopicRecord {

@@ -1,4 +1,5 @@
-//! What the tests of decisions share: a small cluster as an image that records are applied to.
+//! What the tests share: a small cluster as an image that records are applied to, and a real
+//! directory on a real ring.
 
 use super::features;
 use super::image::Image;
@@ -6,14 +7,34 @@ use super::record::MetadataRecord;
 use super::sessions::Sessions;
 use super::topics::PartitionRegistration;
 use crate::config::{BrokerConfig, properties};
-use crate::rt::Instant;
+use crate::rt::{Instant, RingPlan, run_ring};
 use crate::types::{NodeId, PartitionId, Uuid};
 use crate::wire::messages::config_record::ConfigRecord;
 use crate::wire::messages::feature_level_record::FeatureLevelRecord;
 use crate::wire::messages::partition_record::PartitionRecord;
 use crate::wire::messages::register_broker_record::RegisterBrokerRecord;
 use crate::wire::messages::topic_record::TopicRecord;
+use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
+
+/// Runs `test` on a ring's control executor, with a directory of its own.
+pub fn on_ring<F>(test: impl Fn(PathBuf) -> F + Clone + Send + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_path_buf();
+    run_ring(RingPlan::default(), move |executor| {
+        let (test, path) = (test.clone(), path.clone());
+        async move {
+            if executor.is_control() {
+                test(path).await;
+            }
+        }
+    })
+    .unwrap();
+}
 
 pub const TOPIC: Uuid = Uuid::from_halves(0, 7777);
 pub const TIMEOUT: Duration = Duration::from_millis(9000);

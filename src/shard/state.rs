@@ -19,7 +19,7 @@ use crate::replica::partition::Partition;
 use crate::replica::session::Sessions;
 use crate::rt;
 use crate::rt::sync::{Event, Semaphore};
-use crate::types::{NodeId, PartitionId};
+use crate::types::{NodeId, PartitionId, Uuid};
 use crate::wire::ErrorCode;
 use ahash::AHashMap;
 use std::cell::{Cell, RefCell, RefMut};
@@ -160,6 +160,14 @@ impl Shard {
     /// The metadata as this shard knows it.
     pub fn image(&self) -> Arc<Image> {
         self.image.borrow().clone()
+    }
+
+    /// The id of the topic of this name, if the metadata has one.
+    pub fn topic_id(&self, name: &str) -> Option<Uuid> {
+        self.image
+            .borrow()
+            .topic_by_name(name)
+            .map(|known| known.id)
     }
 
     pub(super) fn set_image(&self, image: Arc<Image>) {

@@ -2,8 +2,8 @@
 //! opened.
 
 use super::*;
+use crate::cluster::test_kit::on_ring;
 use crate::config::{BrokerConfig, properties};
-use crate::rt::{RingPlan, run_ring};
 use crate::wire::frame::{open_response, request_bytes};
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
 use crate::wire::messages::api_versions_response::ApiVersionsResponse;
@@ -16,21 +16,16 @@ fn with_controller<F>(test: impl Fn(Rc<Controller>) -> F + Clone + Send + 'stati
 where
     F: Future<Output = ()> + 'static,
 {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_path_buf();
-    run_ring(RingPlan::default(), move |executor| {
-        let (test, path) = (test.clone(), path.clone());
+    on_ring(move |path| {
+        let test = test.clone();
         async move {
-            if executor.is_control() {
-                let config = properties::parse("f", "node.id=1").unwrap();
-                let config = Arc::new(BrokerConfig::from_properties(config).unwrap());
-                let controller = Controller::open(&path, config).await.unwrap();
-                controller.identify("c");
-                test(controller).await;
-            }
+            let config = properties::parse("f", "node.id=1").unwrap();
+            let config = Arc::new(BrokerConfig::from_properties(config).unwrap());
+            let controller = Controller::open(&path, config).await.unwrap();
+            controller.identify("c");
+            test(controller).await;
         }
-    })
-    .unwrap();
+    });
 }
 
 fn asker() -> Asker {
