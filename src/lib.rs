@@ -18,8 +18,8 @@
 //! Beside the path: [`config`] every setting once; [`cluster`] the metadata log, the quorum that
 //! agrees on it, and the controller's decisions; [`coordinator`] consumer groups; [`observe`] logs
 //! and metrics; [`server`] a process from start to end; [`client`] our own producer, consumer and
-//! admin; [`lab`] experiments on real brokers; [`commands`] the binary's commands. `simulation`
-//! (tests) runs whole clusters in simulated worlds.
+//! admin; [`lab`] experiments on real brokers; [`tune`] the host and its disks; [`commands`] the
+//! binary's commands. `simulation` (tests) runs whole clusters in simulated worlds.
 
 pub mod broker;
 pub mod client;
@@ -38,5 +38,6 @@ pub mod server;
 pub mod shard;
 #[cfg(test)]
 mod simulation;
+pub mod tune;
 pub mod types;
 pub mod wire;

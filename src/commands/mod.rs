@@ -23,6 +23,7 @@ mod table;
 mod throttles;
 mod topics;
 mod trace;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -66,6 +67,8 @@ enum Command {
     Cluster(cluster::Cluster),
     /// Follow one record through three brokers, hop by hop.
     Trace(trace::Trace),
+    /// Check and tune the host; measure a disk.
+    Tune(tune::Tune),
     /// Print the files of a partition's log.
     DumpLog(dump_log::DumpLog),
 }
@@ -88,6 +91,7 @@ pub fn run() -> ExitCode {
         Command::Elect(elect) => elect.run(),
         Command::Cluster(cluster) => cluster.run(),
         Command::Trace(trace) => trace.run(),
+        Command::Tune(tune) => tune.run(),
         Command::DumpLog(dump) => dump.run(),
     };
     match outcome {
