@@ -19,7 +19,7 @@ mod reassign;
 mod reset_offsets;
 mod run;
 mod serve;
-mod table;
+pub(crate) mod table;
 mod throttles;
 mod topics;
 mod trace;

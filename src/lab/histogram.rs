@@ -125,6 +125,15 @@ impl Histogram {
             .flatten()
     }
 
+    /// How many samples were slower than `micros`, as exactly as values are kept.
+    pub fn count_over(&self, micros: u64) -> u64 {
+        let slower = self.hdr.next_non_equivalent(micros.min(MAX_MICROS));
+        match slower > self.hdr.max() {
+            true => 0,
+            false => self.hdr.count_between(slower, self.hdr.max()),
+        }
+    }
+
     pub fn summary(&self, kind: LatencyKind) -> Latency {
         let stated = |percent: f64| {
             let us = self.stated_percentile(percent)?;
@@ -270,6 +279,10 @@ mod tests {
         let wanted = [(50.0, 500), (90.0, 900), (95.0, 950), (99.0, 990)];
         assert_eq!(stated, wanted);
         assert_eq!((latency.min_us, latency.max_us), (1, 1000));
+        let over: Vec<u64> = [0, 1, 500, 999, 1000, u64::MAX]
+            .map(|us| histogram.count_over(us))
+            .into();
+        assert_eq!(over, [1000, 999, 500, 1, 0, 0]);
         assert_eq!((latency.samples, latency.mean_us), (1000, 500.5));
         assert_eq!(Histogram::decode(&latency.histogram).unwrap(), histogram);
     }

@@ -1,6 +1,10 @@
 //! Experiments on real brokers: what happens to a record, how long it takes, and what is lost.
 
 pub mod histogram;
+pub mod page;
 pub mod process_cost;
 pub mod result;
+pub mod summary;
+#[cfg(test)]
+mod test_result;
 pub mod trace;

@@ -1,0 +1,224 @@
+//! The pictures of a result of the load tool: what each draws out of the document. Pure.
+
+use super::chart::{AxisPlan, Chart, Level, Look, Point, SERIES_MAX, Series};
+use super::quantity::{Unit, percentile_name};
+use super::scale::Scale;
+use crate::lab::histogram::Histogram;
+use crate::lab::result::{Floor, Latency, LatencyKind, Moment, Percentile, Run};
+use crate::lab::summary::{kind_name, percentile};
+
+const TIME: AxisPlan<'static> = AxisPlan {
+    label: "seconds since the start of the measured time",
+    unit: Unit::Plain,
+    scale: Scale::Linear,
+};
+
+const LATENCY: AxisPlan<'static> = AxisPlan {
+    label: "latency",
+    unit: Unit::Micros,
+    scale: Scale::Log,
+};
+
+const HEIGHT: f64 = 320.0;
+
+fn line(name: &str, colour: usize, points: Vec<Point>) -> Series {
+    Series {
+        name: name.to_owned(),
+        look: Look::Line,
+        points,
+        colour,
+    }
+}
+
+/// Records and errors in each second.
+pub(super) fn throughput_over_time(run: &Run) -> Option<String> {
+    let series = |name: &str, colour: usize, of: fn(&Moment) -> u64| {
+        let points = run.over_time.iter();
+        let points = points.map(|at| Point::at(f64::from(at.second), of(at) as f64));
+        let any = run.over_time.iter().any(|at| of(at) > 0);
+        any.then(|| line(name, colour, points.collect()))
+    };
+    let all = [
+        series("produced", 0, |at| at.produced_records),
+        series("consumed", 2, |at| at.consumed_records),
+        series("errors", 1, |at| at.errors),
+    ];
+    let series: Vec<Series> = all.into_iter().flatten().collect();
+    if series.is_empty() || run.over_time.len() < 2 {
+        return None;
+    }
+    Some(
+        Chart {
+            title: "Throughput over time",
+            x: TIME,
+            y: AxisPlan {
+                label: "records in each second",
+                unit: Unit::PerSecond,
+                scale: Scale::Linear,
+            },
+            series,
+            levels: Vec::new(),
+            height: HEIGHT,
+        }
+        .figure(),
+    )
+}
+
+/// The run's first kind of latency in each second.
+pub(super) fn latency_over_time(run: &Run) -> Option<String> {
+    let series = |name: &str, colour: usize, look: Look, of: fn(&Moment) -> Option<u64>| Series {
+        name: name.to_owned(),
+        look,
+        colour,
+        points: run
+            .over_time
+            .iter()
+            .map(|at| Point {
+                x: f64::from(at.second),
+                y: of(at).map(|us| us as f64),
+                label: String::new(),
+            })
+            .collect(),
+    };
+    if run
+        .over_time
+        .iter()
+        .filter(|at| at.max_us.is_some())
+        .count()
+        < 2
+    {
+        return None;
+    }
+    let kind = run.latencies.first().map(|first| kind_name(first.kind));
+    let title = format!("Latency over time ({})", kind.unwrap_or("first kind"));
+    Some(
+        Chart {
+            title: &title,
+            x: TIME,
+            y: LATENCY,
+            series: vec![
+                series("max", 1, Look::Faint, |at| at.max_us),
+                series("p99", 3, Look::Line, |at| at.p99_us),
+                series("p50", 0, Look::Line, |at| at.p50_us),
+            ],
+            levels: Vec::new(),
+            height: HEIGHT,
+        }
+        .figure(),
+    )
+}
+
+/// One percentile curve for each of `latencies`, solid as far as there are enough samples and
+/// faint from there to the largest one.
+pub(super) fn percentile_curves(
+    title: &str,
+    latencies: &[(String, &Latency)],
+    levels: Vec<Level>,
+) -> Option<String> {
+    let mut series = Vec::new();
+    for (colour, (name, latency)) in latencies.iter().take(SERIES_MAX).enumerate() {
+        let Ok(histogram) = Histogram::decode(&latency.histogram) else {
+            continue;
+        };
+        let curve = histogram.curve();
+        let Some(last) = curve.last().copied() else {
+            continue;
+        };
+        let point = |at: &Percentile| Point::at(at.percent, at.us.max(1) as f64);
+        series.push(line(name, colour, curve.iter().map(point).collect()));
+        let rarest = 100.0 * (1.0 - 1.0 / histogram.samples() as f64);
+        series.push(Series {
+            name: String::new(),
+            look: Look::Faint,
+            colour,
+            points: vec![
+                point(&last),
+                Point::at(rarest, histogram.max().max(1) as f64),
+            ],
+        });
+    }
+    if series.is_empty() {
+        return None;
+    }
+    Some(
+        Chart {
+            title,
+            x: AxisPlan {
+                label: "percentile: so many of the samples are no slower",
+                unit: Unit::Percent,
+                scale: Scale::Nines,
+            },
+            y: LATENCY,
+            series,
+            levels,
+            height: 380.0,
+        }
+        .figure(),
+    )
+}
+
+/// Latency against the load that was carried, over the runs of a sweep: the knee is where it
+/// rises.
+pub(super) fn knee(runs: &[Run], kind: LatencyKind) -> Option<String> {
+    let carried = |run: &Run| {
+        let flow = match kind {
+            LatencyKind::Produce => run.produced.as_ref(),
+            LatencyKind::EndToEnd | LatencyKind::Fetch => run.consumed.as_ref(),
+        };
+        flow.map(|flow| flow.records_per_second)
+    };
+    let mut points: Vec<(f64, &Latency)> = runs
+        .iter()
+        .filter_map(|run| {
+            let latency = run.latencies.iter().find(|one| one.kind == kind)?;
+            Some((carried(run)?, latency))
+        })
+        .collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if points.len() < 3 {
+        return None;
+    }
+    let series = |percent: f64, colour: usize| {
+        let stated = points.iter().map(|(x, latency)| Point {
+            x: *x,
+            y: percentile(latency, percent).map(|us| us.max(1) as f64),
+            label: String::new(),
+        });
+        let points: Vec<Point> = stated.collect();
+        let any = points.iter().any(|point| point.y.is_some());
+        any.then(|| line(&percentile_name(percent), colour, points))
+    };
+    let series: Vec<Series> = [(99.9, 1), (99.0, 3), (50.0, 0)]
+        .into_iter()
+        .filter_map(|(percent, colour)| series(percent, colour))
+        .collect();
+    let title = format!("Latency against load ({})", kind_name(kind));
+    (!series.is_empty()).then(|| {
+        Chart {
+            title: &title,
+            x: AxisPlan {
+                label: "records that were carried, a second",
+                unit: Unit::PerSecond,
+                scale: Scale::Linear,
+            },
+            y: LATENCY,
+            series,
+            levels: Vec::new(),
+            height: 380.0,
+        }
+        .figure()
+    })
+}
+
+/// The floors that a latency can be held against.
+pub(super) fn latency_levels(floors: &[Floor]) -> Vec<Level> {
+    let held = ["loopback_round_trip", "device_write_flush"];
+    let of = |name: &str| {
+        let floor = floors.iter().find(|floor| floor.name == name)?;
+        (floor.unit == "us" && floor.value > 0.0).then(|| Level {
+            name: name.replace('_', " "),
+            value: floor.value,
+        })
+    };
+    held.into_iter().filter_map(of).collect()
+}
