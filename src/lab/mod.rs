@@ -1,6 +1,9 @@
 //! Experiments on real brokers: what happens to a record, how long it takes, and what is lost.
 
+pub mod compare;
+pub mod floors;
 pub mod histogram;
+pub mod host;
 pub mod page;
 pub mod process_cost;
 pub mod result;

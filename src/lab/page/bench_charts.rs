@@ -97,9 +97,9 @@ pub(super) fn latency_over_time(run: &Run) -> Option<String> {
             x: TIME,
             y: LATENCY,
             series: vec![
-                series("max", 1, Look::Faint, |at| at.max_us),
-                series("p99", 3, Look::Line, |at| at.p99_us),
                 series("p50", 0, Look::Line, |at| at.p50_us),
+                series("p99", 3, Look::Line, |at| at.p99_us),
+                series("max", 1, Look::Faint, |at| at.max_us),
             ],
             levels: Vec::new(),
             height: HEIGHT,
@@ -188,7 +188,7 @@ pub(super) fn knee(runs: &[Run], kind: LatencyKind) -> Option<String> {
         let any = points.iter().any(|point| point.y.is_some());
         any.then(|| line(&percentile_name(percent), colour, points))
     };
-    let series: Vec<Series> = [(99.9, 1), (99.0, 3), (50.0, 0)]
+    let series: Vec<Series> = [(50.0, 0), (99.0, 3), (99.9, 1)]
         .into_iter()
         .filter_map(|(percent, colour)| series(percent, colour))
         .collect();

@@ -12,15 +12,17 @@ use super::scale::{Axis, Scale};
 /// picture tell nobody anything.
 pub const SERIES_MAX: usize = 8;
 
-/// Points a title is given to, so that hovering tells their figures. A line of more points would
-/// double the page for the sake of hovering.
-const TITLED_POINTS_MAX: usize = 400;
+/// Points of a line that have a title, so that hovering tells their figures: a title at each of
+/// thousands of points would be most of the page.
+const TITLED_POINTS_MAX: usize = 100;
 
 const WIDTH: f64 = 880.0;
 const LEFT: f64 = 72.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 50.0;
 const MARK_RADIUS: f64 = 5.5;
+/// Between the axes and the outermost values where there are marks: a mark is not cut by an axis.
+const MARK_ROOM: f64 = 12.0;
 
 /// How an axis is labelled and spread.
 #[derive(Clone, Copy, Debug)]
@@ -128,6 +130,10 @@ impl Chart<'_> {
                 right: WIDTH - self.right_margin(),
                 bottom: self.height - BOTTOM,
             },
+            room: match self.series.iter().any(|one| one.look == Look::Marks) {
+                true => MARK_ROOM,
+                false => 0.0,
+            },
         };
         let title = escaped(self.title);
         write!(
@@ -143,13 +149,12 @@ impl Chart<'_> {
             view.level(html, level)?;
         }
         for (at, series) in self.series.iter().enumerate() {
-            match series.look {
-                Look::Line | Look::Faint => view.line(html, series, at)?,
-                Look::Marks => view.marks(html, series, at)?,
+            if series.look != Look::Marks {
+                view.line(html, series, at)?;
             }
         }
+        self.marks(html, &view)?;
         self.names(html, &view)?;
-        self.mark_labels(html, &view)?;
         html.push_str("</svg></figure>\n");
         Ok(())
     }
@@ -204,7 +209,7 @@ impl Chart<'_> {
             };
             writeln!(
                 html,
-                "<text x=\"{:.1}\" y=\"{:.1}\" style=\"fill:var(--c{})\" font-weight=\"600\">{}</text>",
+                "<text x=\"{:.1}\" y=\"{:.1}\" style=\"fill:var(--c{});font-weight:600\">{}</text>",
                 left + indent,
                 place + 4.0,
                 series.colour % SERIES_MAX,
@@ -222,21 +227,51 @@ impl Chart<'_> {
         Ok(())
     }
 
-    /// The text of each mark, beside it.
-    fn mark_labels(&self, html: &mut String, view: &View) -> fmt::Result {
-        let mut marks = Vec::new();
-        for series in self.series.iter().filter(|one| one.look == Look::Marks) {
+    /// Marks, those at one place side by side; and the text of each beside it, once for those that
+    /// touch and say the same.
+    fn marks(&self, html: &mut String, view: &View) -> fmt::Result {
+        let mut drawn: Vec<Marked<'_>> = Vec::new();
+        let mut named: Vec<Marked<'_>> = Vec::new();
+        for (at, series) in self.series.iter().enumerate() {
+            if series.look != Look::Marks {
+                continue;
+            }
             for point in &series.points {
-                let Some(y) = point.y else { continue };
-                marks.push(Marked {
+                let Some(value) = point.y else { continue };
+                let mut mark = Marked {
                     x: view.across(point.x),
-                    y: view.down(y),
+                    y: view.down(value),
                     radius: MARK_RADIUS,
                     text: &point.label,
+                };
+                mark.x = labels::free_column(&mark, &drawn, view.frame.right);
+                let told = view.told(series, point.x, value);
+                let told = match &*point.label {
+                    "" => told,
+                    label => format!("{label}; {told}"),
+                };
+                shape(html, at, series.colour, mark.x, mark.y, &told)?;
+                let touching = named.iter_mut().find(|other| {
+                    other.text == mark.text
+                        && (other.y - mark.y).abs() < 1.0
+                        && (other.x - mark.x).abs() <= other.radius + 3.0 * MARK_RADIUS
                 });
+                match touching {
+                    // The text stands beside all of them.
+                    Some(other) => {
+                        let left = (other.x - other.radius).min(mark.x - MARK_RADIUS);
+                        let right = (other.x + other.radius).max(mark.x + MARK_RADIUS);
+                        (other.x, other.radius) = ((left + right) / 2.0, (right - left) / 2.0);
+                    }
+                    None => named.push(mark),
+                }
+                drawn.push(mark);
             }
         }
-        for (mark, place) in marks.iter().zip(labels::beside(&marks, &view.frame)) {
+        for (mark, place) in named
+            .iter()
+            .zip(labels::beside(&named, &drawn, &view.frame))
+        {
             let Some(area) = place else { continue };
             // Text that stands away from its mark is tied to it.
             let middle = (area.top + area.bottom) / 2.0;
@@ -249,7 +284,7 @@ impl Chart<'_> {
                 };
                 writeln!(
                     html,
-                    "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{near:.1}\" y2=\"{edge:.1}\" style=\"stroke:var(--line)\"/>",
+                    "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{near:.1}\" y2=\"{edge:.1}\" style=\"stroke:var(--dim)\"/>",
                     mark.x, mark.y
                 )?;
             }
@@ -270,15 +305,26 @@ struct View {
     x: Axis,
     y: Axis,
     frame: Area,
+    room: f64,
 }
 
 impl View {
     fn across(&self, x: f64) -> f64 {
-        self.frame.left + self.x.place(x) * (self.frame.right - self.frame.left)
+        self.column(self.x.place(x))
     }
 
     fn down(&self, y: f64) -> f64 {
-        self.frame.bottom - self.y.place(y) * (self.frame.bottom - self.frame.top)
+        self.row(self.y.place(y))
+    }
+
+    fn column(&self, place: f64) -> f64 {
+        let wide = self.frame.right - self.frame.left - 2.0 * self.room;
+        self.frame.left + self.room + place * wide
+    }
+
+    fn row(&self, place: f64) -> f64 {
+        let high = self.frame.bottom - self.frame.top - 2.0 * self.room;
+        self.frame.bottom - self.room - place * high
     }
 
     fn axes(&self, html: &mut String) -> fmt::Result {
@@ -289,7 +335,7 @@ impl View {
             bottom,
         } = self.frame;
         for tick in self.y.ticks() {
-            let y = bottom - tick.place * (bottom - top);
+            let y = self.row(tick.place);
             writeln!(
                 html,
                 "<line x1=\"{left}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\" style=\"stroke:var(--grid)\"/>\
@@ -301,7 +347,7 @@ impl View {
         }
         let mut free_from = f64::NEG_INFINITY;
         for tick in self.x.ticks() {
-            let x = left + tick.place * (right - left);
+            let x = self.column(tick.place);
             // Text that would touch its neighbour is left out; its line stays.
             let half = labels::width(&tick.text) / 2.0;
             let text = if x - half >= free_from {
@@ -374,10 +420,8 @@ impl View {
              stroke-dasharray:{dashes};stroke-linejoin:round;stroke-linecap:round\"/>",
             series.colour % SERIES_MAX,
         )?;
-        if series.points.len() > TITLED_POINTS_MAX {
-            return Ok(());
-        }
-        for point in &series.points {
+        let stride = series.points.len().div_ceil(TITLED_POINTS_MAX).max(1);
+        for point in series.points.iter().step_by(stride) {
             let Some(y) = point.y else { continue };
             writeln!(
                 html,
@@ -386,19 +430,6 @@ impl View {
                 self.down(y),
                 escaped(&self.told(series, point.x, y))
             )?;
-        }
-        Ok(())
-    }
-
-    fn marks(&self, html: &mut String, series: &Series, at: usize) -> fmt::Result {
-        for point in &series.points {
-            let Some(y) = point.y else { continue };
-            let mut told = self.told(series, point.x, y);
-            if !point.label.is_empty() {
-                told = format!("{}; {told}", point.label);
-            }
-            let (x, y) = (self.across(point.x), self.down(y));
-            shape(html, at, series.colour, x, y, &told)?;
         }
         Ok(())
     }

@@ -61,12 +61,32 @@ pub(super) struct Marked<'a> {
     pub(super) text: &'a str,
 }
 
-/// For each mark the area of its text beside it, or nothing if every place near it is taken by
-/// another mark or text.
-pub(super) fn beside(marks: &[Marked<'_>], frame: &Area) -> Vec<Option<Area>> {
+/// The first column from `mark`'s own to the right in which it covers none of `others`: marks at
+/// one place stand side by side.
+pub(super) fn free_column(mark: &Marked<'_>, others: &[Marked<'_>], right: f64) -> f64 {
+    let mut x = mark.x;
+    let covered = |x: f64| {
+        let close = |other: &&Marked<'_>| {
+            (other.y - mark.y).abs() < mark.radius && (other.x - x).abs() < 1.6 * mark.radius
+        };
+        others.iter().any(|other| close(&other))
+    };
+    while covered(x) && x + 3.0 * mark.radius < right {
+        x += mark.radius;
+    }
+    x
+}
+
+/// For each of `named` the area of its text beside it, or nothing if every place near it is taken
+/// by one of all `marks` or by another text.
+pub(super) fn beside(
+    named: &[Marked<'_>],
+    marks: &[Marked<'_>],
+    frame: &Area,
+) -> Vec<Option<Area>> {
     let mut taken: Vec<Area> = marks.iter().map(around).collect();
-    let mut places = Vec::with_capacity(marks.len());
-    for mark in marks {
+    let mut places = Vec::with_capacity(named.len());
+    for mark in named {
         let place = candidates(mark)
             .find(|area| area.is_within(frame) && !taken.iter().any(|other| other.overlaps(area)));
         let place = place.filter(|_| !mark.text.is_empty());
@@ -143,13 +163,35 @@ mod tests {
         ) {
             let mark = |(x, y): &(f64, f64)| Marked { x: *x, y: *y, radius: 5.0, text: "acks=all" };
             let marks: Vec<Marked<'_>> = points.iter().map(mark).collect();
-            let places: Vec<Area> = beside(&marks, &FRAME).into_iter().flatten().collect();
+            let places: Vec<Area> = beside(&marks, &marks, &FRAME).into_iter().flatten().collect();
             for (at, place) in places.iter().enumerate() {
                 prop_assert!(place.is_within(&FRAME));
                 prop_assert!(!places[at + 1..].iter().any(|other| other.overlaps(place)));
                 prop_assert!(!marks.iter().any(|mark| around(mark).overlaps(place)));
             }
         }
+    }
+
+    #[test]
+    fn marks_at_one_place_stand_side_by_side() {
+        let mark = Marked {
+            x: 100.0,
+            y: 50.0,
+            radius: 5.0,
+            text: "",
+        };
+        let mut drawn: Vec<Marked<'_>> = Vec::new();
+        for _ in 0..3 {
+            let x = free_column(&mark, &drawn, 800.0);
+            drawn.push(Marked { x, ..mark });
+        }
+        let columns: Vec<f64> = drawn.iter().map(|mark| mark.x).collect();
+        assert_eq!(columns, [100.0, 110.0, 120.0]);
+        // At the right edge they cover each other rather than leave the picture.
+        assert_eq!(
+            free_column(&Marked { x: 110.0, ..mark }, &drawn, 120.0),
+            110.0
+        );
     }
 
     #[test]
@@ -161,7 +203,7 @@ mod tests {
             radius: 5.0,
             text: "a",
         };
-        let places = beside(&[mark], &FRAME);
+        let places = beside(&[mark], &[mark], &FRAME);
         assert_eq!(places[0].map(|area| area.left), Some(109.0));
     }
 }
