@@ -1,6 +1,7 @@
 //! The commands of the `highwater` binary, one file each. They run on the main thread and talk to
 //! brokers as any client does. A command that fails says why in one line and exits non-zero.
 
+mod bench;
 mod bootstrap;
 mod cluster;
 mod configs;
@@ -65,6 +66,8 @@ enum Command {
     Elect(elect::Elect),
     /// Print the cluster's id and nodes; take a broker out of it.
     Cluster(cluster::Cluster),
+    /// Put load on brokers and measure them.
+    Bench(Box<bench::Bench>),
     /// Follow one record through three brokers, hop by hop.
     Trace(trace::Trace),
     /// Check and tune the host; measure a disk.
@@ -90,6 +93,7 @@ pub fn run() -> ExitCode {
         Command::Reassign(reassign) => reassign.run(),
         Command::Elect(elect) => elect.run(),
         Command::Cluster(cluster) => cluster.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Trace(trace) => trace.run(),
         Command::Tune(tune) => tune.run(),
         Command::DumpLog(dump) => dump.run(),

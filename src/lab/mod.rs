@@ -1,5 +1,6 @@
 //! Experiments on real brokers: what happens to a record, how long it takes, and what is lost.
 
+pub mod bench;
 pub mod compare;
 pub mod floors;
 pub mod histogram;

@@ -95,6 +95,14 @@ impl BatchBuilder {
         self
     }
 
+    /// Builds in `buffer`, whose contents are dropped: for callers that make one batch after the
+    /// other.
+    pub fn with_buffer(mut self, mut buffer: Vec<u8>) -> BatchBuilder {
+        buffer.clear();
+        self.bytes = buffer;
+        self
+    }
+
     /// Sets how [`build`](Self::build) compresses the records.
     pub fn with_codec(mut self, codec: Codec, level: Option<i32>) -> BatchBuilder {
         (self.codec, self.level) = (codec, level);
