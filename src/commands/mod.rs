@@ -25,6 +25,7 @@ mod throttles;
 mod topics;
 mod trace;
 mod tune;
+mod tune_disk;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::table::Table;
-use super::{Failure, print};
+use super::{Failure, print, tune_disk};
 use crate::config::BrokerConfig;
 use crate::tune::apply::{self, Outcome, REVERT_FILE};
 use crate::tune::finding::{Finding, State};
@@ -19,12 +19,16 @@ const SCHEMA: &str = "highwater.tune/1";
 
 #[derive(Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "Ends with 1 if there is a problem, or if a change could not be made.\n\n\
     Examples:\n  highwater tune --config server.properties --profile durable\n  \
     highwater tune --profile latency --dry-run\n  \
-    highwater tune --profile latency --apply && highwater tune --revert"
+    highwater tune --profile latency --apply && highwater tune --revert\n  \
+    highwater tune disk --dir /var/lib/highwater --output /etc/highwater/disk.properties"
 )]
 pub struct Tune {
+    #[command(subcommand)]
+    what: Option<What>,
     /// The broker's property file: its log directories and shards are judged.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -34,6 +38,9 @@ pub struct Tune {
     /// What the broker is wanted to be best at: latency, throughput or durable.
     #[arg(long, default_value = "throughput")]
     profile: Profile,
+    /// Only this check, by the name it has in the table; may be given several times.
+    #[arg(long, value_name = "CHECK")]
+    only: Vec<String>,
     /// Look at the limits of this running process instead of one's own.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
@@ -60,8 +67,17 @@ pub struct Tune {
     root: PathBuf,
 }
 
+#[derive(Subcommand)]
+enum What {
+    /// Measure a disk, and write what a broker should know of it.
+    Disk(tune_disk::TuneDisk),
+}
+
 impl Tune {
     pub fn run(self) -> Result<(), Failure> {
+        if let Some(What::Disk(disk)) = self.what {
+            return disk.run();
+        }
         let host = Host::under(&self.root);
         if let Some(file) = &self.revert {
             let outcomes = apply::revert(&host, file)
@@ -78,7 +94,18 @@ impl Tune {
             Some(pid) => host.for_process(pid),
             None => host,
         };
-        let findings = crate::tune::check(&host, &wanted);
+        let mut findings = crate::tune::check(&host, &wanted);
+        for only in &self.only {
+            if !findings.iter().any(|finding| finding.check == only) {
+                let known: Vec<&str> = findings.iter().map(|finding| finding.check).collect();
+                return Err(
+                    format!("no check '{only}' here; there are {}", known.join(", ")).into(),
+                );
+            }
+        }
+        if !self.only.is_empty() {
+            findings.retain(|finding| self.only.iter().any(|only| only == finding.check));
+        }
         if self.apply || self.dry_run {
             return self.change(&host, &findings);
         }
@@ -164,7 +191,7 @@ impl Tune {
 }
 
 /// The directory as the kernel's mounts name it: absolute, links followed as far as it exists.
-fn absolute(dir: &Path) -> PathBuf {
+pub(super) fn absolute(dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut there = absolute.as_path();
     let mut rest = Vec::new();

@@ -5,6 +5,7 @@ use super::broker_table::{
     broker_definition, broker_definitions, is_plugin_setting, listener_setting,
 };
 use super::definition::{Definition, Kind, check, items};
+use super::disk_profile;
 use super::listeners::{self, Listener, SecurityProtocol};
 use super::properties::{self, Origin, Property};
 use super::quorum::{Given, Quorum};
@@ -100,6 +101,13 @@ pub struct BrokerConfig {
     pub recent_batch_bytes: u64,
     pub journal_bytes: u64,
     pub read_ahead_bytes: u64,
+    pub journal_logs_min: usize,
+    pub journal_log_bytes: u64,
+    pub flush_segments_in_flight: u64,
+    pub direct_writes_in_flight: usize,
+    pub write_bytes: u64,
+    pub cold_reads_in_flight: u64,
+    pub cold_read_bytes_beside_flushes: usize,
     pub metrics_listener: Option<String>,
     pub request_log: bool,
     pub log_json: bool,
@@ -127,6 +135,7 @@ impl BrokerConfig {
                 origin: Origin::CommandLine,
             });
         }
+        disk_profile::add(&mut properties)?;
         BrokerConfig::from_properties(properties)
     }
 
@@ -188,6 +197,17 @@ impl BrokerConfig {
         self.given
             .values()
             .filter(|property| broker_definition(&property.key).is_none_or(|known| !known.used))
+    }
+
+    /// Settings that the disk profile gave.
+    pub fn of_disk_profile(&self) -> impl Iterator<Item = &Property> {
+        let profile = self.given(disk_profile::KEY).map(str::trim);
+        self.given.values().filter(move |property| {
+            let Origin::File { name, .. } = &property.origin else {
+                return false;
+            };
+            disk_profile::LIMITS.contains(&property.key.as_str()) && Some(name.as_str()) == profile
+        })
     }
 
     /// Settings for one listener only: whole name, and the setting they replace.
@@ -360,6 +380,13 @@ fn build(
             bytes => JOURNAL_BYTES_MIN.max(bytes),
         },
         read_ahead_bytes: read.number("highwater.read.ahead.bytes")?,
+        journal_logs_min: read.number("highwater.journal.logs.min")?,
+        journal_log_bytes: read.number("highwater.journal.log.bytes")?,
+        flush_segments_in_flight: read.number("highwater.flush.segments.in.flight")?,
+        direct_writes_in_flight: read.number("highwater.direct.writes.in.flight")?,
+        write_bytes: read.number("highwater.write.bytes")?,
+        cold_reads_in_flight: read.number("highwater.cold.reads.in.flight")?,
+        cold_read_bytes_beside_flushes: read.number("highwater.cold.read.bytes.beside.flushes")?,
         metrics_listener: read.text("highwater.metrics.listener").map(str::to_owned),
         request_log: flag("highwater.request.log"),
         log_json: read.text("highwater.log.format") == Some("json"),

@@ -5,12 +5,14 @@
 //! * [`definition`] what a setting is: type, default, limits; checks one value;
 //! * [`broker_table`], [`other_table`], [`topic_table`], [`group_table`] the settings there are;
 //! * [`broker`] the settings of this broker, typed;
+//! * [`disk_profile`] what was measured of a device, as defaults for its limits;
 //! * [`quorum`] what the node is, and where its controllers are;
 //! * [`layers`] which value holds where several layers say something, and how tools are told.
 
 pub mod broker;
 mod broker_table;
 pub mod definition;
+pub mod disk_profile;
 mod group_table;
 pub mod layers;
 pub mod listeners;

@@ -8,9 +8,9 @@
 //!
 //! By segment go: a log whose durability row does not wait for the flush, one that was asked for
 //! its segments (close, a recovery), one with more to flush than the journal takes (the bytes would
-//! cost more, and twice), everything while fewer than [`JOURNAL_LOGS_MIN`] logs are in the round
-//! (flushing one file costs the same either way), and everything while there is no journal or no
-//! room in it. `tuning/` has the measurements.
+//! cost more, and twice), everything while fewer than [`FlushLimits::journal_logs_min`] logs are in
+//! the round (flushing one file costs the same either way), and everything while there is no journal
+//! or no room in it. `tuning/` has the measurements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,12 +28,29 @@ use super::journal::{DirJournal, JournalPart, ShardJournals};
 use super::log::Log;
 use super::segment::Segment;
 
-/// Flushes in flight at once: half a ring's submission entries, so that reads and network keep
-/// their share.
-const FLUSHES_IN_FLIGHT_MAX: u64 = 64;
+/// Bounds of the flush rounds and where they turn from one way to the other. The device decides
+/// what is best: `highwater tune disk` measures it.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushLimits {
+    /// Segment flushes in flight at once: half a ring's submission entries, so that reads and
+    /// network keep their share.
+    pub segments_in_flight_max: u64,
+    /// Logs in a round from which on one frame is cheaper than a flush of each one's segment.
+    pub journal_logs_min: usize,
+    /// Most that one log may put into a frame. Beyond some 64 KiB the bytes cost more than the
+    /// flush of one more file. At most half a frame.
+    pub journal_log_bytes_max: u64,
+}
 
-/// Logs in a round from which on one frame is cheaper than a flush of each one's segment.
-const JOURNAL_LOGS_MIN: usize = 3;
+impl Default for FlushLimits {
+    fn default() -> FlushLimits {
+        FlushLimits {
+            segments_in_flight_max: 64,
+            journal_logs_min: 3,
+            journal_log_bytes_max: 64 << 10,
+        }
+    }
+}
 
 /// Counters of a shard's flush rounds, for metrics and benches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +85,7 @@ pub struct Flusher {
     by_segment: RefCell<Logs>,
     segments_running: Cell<bool>,
     journals: Rc<ShardJournals>,
+    limits: FlushLimits,
     stats: Cell<FlushStats>,
 }
 
@@ -83,13 +101,14 @@ pub(super) struct FlushPlan {
 }
 
 impl Flusher {
-    pub fn new(journals: Rc<ShardJournals>) -> Rc<Flusher> {
+    pub fn new(journals: Rc<ShardJournals>, limits: FlushLimits) -> Rc<Flusher> {
         Rc::new(Flusher {
             waiting: RefCell::default(),
             running: Cell::new(false),
             by_segment: RefCell::default(),
             segments_running: Cell::new(false),
             journals,
+            limits,
             stats: Cell::default(),
         })
     }
@@ -155,7 +174,7 @@ impl Flusher {
     /// the segments when this returns.
     fn choose(self: &Rc<Self>, round: Vec<Rc<Log>>) -> Frames {
         let mut frames = Frames::new();
-        let few = round.len() < JOURNAL_LOGS_MIN && !self.segments_running.get();
+        let few = round.len() < self.limits.journal_logs_min && !self.segments_running.get();
         for log in round {
             let part = if few || !self.journals.is_on() {
                 None
@@ -168,7 +187,7 @@ impl Flusher {
             }
         }
         for (journal, parts) in &mut frames {
-            let enough = parts.len() >= JOURNAL_LOGS_MIN || self.segments_running.get();
+            let enough = parts.len() >= self.limits.journal_logs_min || self.segments_running.get();
             let taken = if enough && journal.is_ready() {
                 journal.room_for(parts)
             } else {
@@ -202,7 +221,7 @@ impl Flusher {
             let begun = rt::now();
             let logs = round.len() as u64;
             let batches: u64 = round.iter().map(|log| log.take_batches()).sum();
-            let gate = Rc::new(Semaphore::new(FLUSHES_IN_FLIGHT_MAX));
+            let gate = Rc::new(Semaphore::new(self.limits.segments_in_flight_max));
             let mut files = 0;
             if round.len() == 1 {
                 // A lone log, the usual case at low load, is flushed right here.

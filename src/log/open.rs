@@ -344,7 +344,7 @@ impl Loader {
             producers: self.producers,
             epochs: self.epochs,
             queue: WriteQueue::new(shard.write_limits, shard.appends.clone()),
-            pending: Pending::default(),
+            pending: Pending::new(shard.flush_limits.journal_log_bytes_max),
             generation: 0,
             files_made: 1,
             files_synced: 0,

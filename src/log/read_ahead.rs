@@ -29,13 +29,26 @@ use super::segment::Segment;
 /// nothing; it is also what consumers fetch by default.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 
-/// Cold reads of one shard at the device at once. Two keep it busy; every further one only stands
-/// in the way of a flush.
-const DEVICE_READS_MAX: u64 = 2;
+/// Bounds of the reads from the device. `highwater tune disk` measures them.
+#[derive(Clone, Copy, Debug)]
+pub struct ColdReadLimits {
+    /// Cold reads of one shard at the device at once. Two keep it busy; every further one only
+    /// stands in the way of a flush.
+    pub in_flight_max: u64,
+    /// While flush rounds go on, somebody waits for each of their writes. Then there is one read
+    /// at a time, in requests that take the device some 300 microseconds: what a write may wait
+    /// for.
+    pub bytes_beside_flushes: usize,
+}
 
-/// While flush rounds go on, somebody waits for each of their writes. Then there is one read at a
-/// time, in requests that take the device some 300 microseconds: what a write may wait for.
-const REQUEST_BYTES_BESIDE_FLUSHES: usize = 256 << 10;
+impl Default for ColdReadLimits {
+    fn default() -> ColdReadLimits {
+        ColdReadLimits {
+            in_flight_max: 2,
+            bytes_beside_flushes: 256 << 10,
+        }
+    }
+}
 
 /// How long after a flush round the next one is expected.
 const FLUSHES_GO_ON: Duration = Duration::from_millis(100);
@@ -82,6 +95,7 @@ pub struct ReadAheadStats {
 /// The pieces and ends of one shard.
 pub(super) struct ReadAhead {
     buffers: ReadBuffers,
+    limits: ColdReadLimits,
     device: Semaphore,
     flusher: Rc<Flusher>,
     /// Flush rounds when they were last looked at, and when they last had grown.
@@ -126,12 +140,17 @@ struct ReadEnd {
 
 impl ReadAhead {
     /// Holds at most `limit_bytes` of pieces; with less than two pieces nothing is read ahead.
-    pub(super) fn new(limit_bytes: u64, flusher: Rc<Flusher>) -> Rc<ReadAhead> {
+    pub(super) fn new(
+        limit_bytes: u64,
+        limits: ColdReadLimits,
+        flusher: Rc<Flusher>,
+    ) -> Rc<ReadAhead> {
         let pieces_max = limit_bytes / PIECE_BYTES as u64;
         let pieces_max = if pieces_max < 2 { 0 } else { pieces_max };
         Rc::new_cyclic(|this| ReadAhead {
             buffers: ReadBuffers::new(PIECE_BYTES, pieces_max as usize),
-            device: Semaphore::new(DEVICE_READS_MAX),
+            limits,
+            device: Semaphore::new(limits.in_flight_max),
             flusher,
             rounds: Cell::new((0, None)),
             inner: RefCell::default(),
@@ -285,7 +304,7 @@ impl ReadAhead {
         buffer: ReadBuffer,
     ) -> (io::Result<usize>, ReadBuffer) {
         let (share, request_bytes) = if self.beside_flushes() {
-            (DEVICE_READS_MAX, REQUEST_BYTES_BESIDE_FLUSHES)
+            (self.limits.in_flight_max, self.limits.bytes_beside_flushes)
         } else {
             (1, PIECE_BYTES)
         };

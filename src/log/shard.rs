@@ -12,10 +12,10 @@ use crate::rt::sync::Semaphore;
 use super::append_stats::{AppendCounters, AppendStats};
 use super::cache::{LogKey, RecentBatches};
 use super::error::LogError;
-use super::flush::{FlushStats, Flusher};
+use super::flush::{FlushLimits, FlushStats, Flusher};
 use super::index_files::IndexBudget;
 use super::journal::{Journals, ShardJournals};
-use super::read_ahead::{ReadAhead, ReadAheadStats};
+use super::read_ahead::{ColdReadLimits, ReadAhead, ReadAheadStats};
 use super::write_queue::WriteLimits;
 use super::writer::SHARD_WRITES_IN_FLIGHT_MAX;
 
@@ -39,6 +39,8 @@ pub struct ShardLimits {
     /// 21 readers apart from each other at full speed; more go on without read-ahead.
     pub read_ahead_bytes: u64,
     pub writes: WriteLimits,
+    pub flushes: FlushLimits,
+    pub cold_reads: ColdReadLimits,
 }
 
 impl Default for ShardLimits {
@@ -49,6 +51,8 @@ impl Default for ShardLimits {
             journal_bytes: 0,
             read_ahead_bytes: 64 << 20,
             writes: WriteLimits::default(),
+            flushes: FlushLimits::default(),
+            cold_reads: ColdReadLimits::default(),
         }
     }
 }
@@ -61,6 +65,7 @@ pub struct LogShard {
     pub(super) flusher: Rc<Flusher>,
     pub(super) journals: Rc<ShardJournals>,
     pub(super) write_limits: WriteLimits,
+    pub(super) flush_limits: FlushLimits,
     pub(super) appends: Rc<AppendCounters>,
     /// O_DIRECT writes that may be in flight, over all logs.
     pub(super) writes: Semaphore,
@@ -71,14 +76,15 @@ pub struct LogShard {
 impl LogShard {
     pub fn new(limits: ShardLimits) -> Rc<LogShard> {
         let journals = Rc::new(ShardJournals::new(limits.journal_bytes));
-        let flusher = Flusher::new(journals.clone());
+        let flusher = Flusher::new(journals.clone(), limits.flushes);
         Rc::new(LogShard {
             recent: RecentBatches::new(limits.recent_batch_bytes),
-            ahead: ReadAhead::new(limits.read_ahead_bytes, flusher.clone()),
+            ahead: ReadAhead::new(limits.read_ahead_bytes, limits.cold_reads, flusher.clone()),
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
             flusher,
             journals,
             write_limits: limits.writes,
+            flush_limits: limits.flushes,
             appends: Rc::default(),
             writes: Semaphore::new(SHARD_WRITES_IN_FLIGHT_MAX),
             next_key: Cell::new(0),

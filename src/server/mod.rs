@@ -17,7 +17,7 @@ use crate::cluster::MetadataLogError;
 use crate::config::BrokerConfig;
 use crate::config::layers::Layers;
 use crate::log::manager::{LogManager, ManagerSettings};
-use crate::log::{LogError, LogShard, ShardLimits};
+use crate::log::{ColdReadLimits, FlushLimits, LogError, LogShard, ShardLimits, WriteLimits};
 use crate::net::admission::{Admission, ConnectionLimits};
 use crate::observe::logging;
 use crate::observe::metrics::{Families, ShardMetrics};
@@ -113,6 +113,13 @@ pub fn run(
     logging::start(format, level, config.request_log);
     for property in config.without_effect() {
         tracing::warn!(key = %property.key, origin = %property.origin, "setting has no effect here");
+    }
+    let profile = config.of_disk_profile();
+    let limits: Vec<String> = profile
+        .map(|limit| format!("{}={}", limit.key, limit.value))
+        .collect();
+    if !limits.is_empty() {
+        tracing::info!(limits = limits.join(" "), "disk profile read");
     }
     let (stop_sender, stop) = lane::pair(1);
     watch_signals(stop_sender).map_err(|error| ServeError::Setup(format!("signals: {error}")))?;
@@ -264,6 +271,20 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Se
         recent_batch_bytes: config.recent_batch_bytes,
         journal_bytes: config.journal_bytes,
         read_ahead_bytes: config.read_ahead_bytes,
+        writes: WriteLimits {
+            merged_bytes_max: config.write_bytes,
+            in_flight_max: config.direct_writes_in_flight,
+            ..WriteLimits::default()
+        },
+        flushes: FlushLimits {
+            segments_in_flight_max: config.flush_segments_in_flight,
+            journal_logs_min: config.journal_logs_min,
+            journal_log_bytes_max: config.journal_log_bytes,
+        },
+        cold_reads: ColdReadLimits {
+            in_flight_max: config.cold_reads_in_flight,
+            bytes_beside_flushes: config.cold_read_bytes_beside_flushes,
+        },
         ..ShardLimits::default()
     };
     let upkeep = ManagerSettings {

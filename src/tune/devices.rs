@@ -116,6 +116,14 @@ pub(super) fn mount_of<'a>(mounts: &'a [Mount], dir: &Path) -> Option<&'a Mount>
     above.max_by_key(|mount| mount.point.components().count())
 }
 
+/// Names of the devices below a directory.
+pub fn names_below(host: &Host, dir: &Path) -> Vec<String> {
+    let mounts = mounts(host);
+    let number = mount_of(&mounts, dir).map_or("", |mount| &mount.number);
+    let devices = devices_of(host, number).into_iter();
+    devices.map(|device| device.name).collect()
+}
+
 /// The devices with queues at the bottom of a device number.
 pub(super) fn devices_of(host: &Host, number: &str) -> Vec<Device> {
     let plain = !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit() || c == b':');

@@ -5,10 +5,12 @@
 //! * [`host`] the files of a host, real or made up;
 //! * [`finding`] what a check says; [`wanted`] what it judges by;
 //! * `limits`, `kernel`, `processors`, `memory`, `devices`, `network` the checks;
-//! * [`apply`] making changes, and taking them back.
+//! * [`apply`] making changes, and taking them back;
+//! * [`disk`] measuring a device.
 
 pub mod apply;
 mod devices;
+pub mod disk;
 pub mod finding;
 pub mod host;
 mod kernel;
@@ -20,6 +22,7 @@ mod processors;
 mod tests;
 pub mod wanted;
 
+pub use devices::names_below;
 use finding::Finding;
 use host::Host;
 use wanted::Wanted;

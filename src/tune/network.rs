@@ -81,7 +81,7 @@ fn at_least(host: &Host, check: &'static str, path: &str, least: i64, why: &str)
 fn buffers(host: &Host, name: &'static str) -> Finding {
     let path = format!("/proc/sys/net/ipv4/{name}");
     let finding = Finding::new(name, "")
-        .wanted(format!("a most of {BUFFER_BYTES} or more"))
+        .wanted(format!("{BUFFER_BYTES} or more at most"))
         .why("the kernel lets a connection's buffer grow up to the third number; a fetch or a follower over a long way is no faster than buffer divided by round trip");
     let text = match host.read(&path) {
         Ok(text) => text,
@@ -151,8 +151,8 @@ fn spread(host: &Host, wanted: &Wanted, interface: &str) -> Finding {
     }
     let enough = queues.len() >= wanted.shards || without.is_empty();
     let found = match without.is_empty() {
-        true => format!("{} queues, spread", queues.len()),
-        false => format!("{} queues, {} not spread", queues.len(), without.len()),
+        true => format!("queues: {}, all spread", queues.len()),
+        false => format!("queues: {}, not spread: {}", queues.len(), without.len()),
     };
     finding = finding.found(found).judged(enough, State::Advice);
     for (path, mask) in without {
@@ -195,8 +195,16 @@ fn sending(host: &Host, interface: &str) -> Finding {
     }
 }
 
-/// The interrupts of a device that have come so far: number, cores, count.
-fn fired(host: &Host, device: &str) -> Vec<(u32, Vec<usize>, u64)> {
+/// An interrupt of a device that has come.
+struct Interrupt {
+    number: u32,
+    /// Cores that may take it, and those that do.
+    allowed: Vec<usize>,
+    taken_by: Vec<usize>,
+    count: u64,
+}
+
+fn fired(host: &Host, device: &str) -> Vec<Interrupt> {
     // A virtio device's interrupts belong to the PCI device above it.
     let dirs = ["msi_irqs", "../msi_irqs", "device/msi_irqs"];
     let dir = dirs
@@ -219,11 +227,22 @@ fn fired(host: &Host, device: &str) -> Vec<(u32, Vec<usize>, u64)> {
         }
         let counts = rest.split_whitespace().map_while(|n| n.parse::<u64>().ok());
         let count: u64 = counts.fold(0, u64::saturating_add);
-        let cpus = host
-            .read(&format!("/proc/irq/{irq}/smp_affinity_list"))
-            .unwrap_or_default();
+        let cpus = |file: &str| {
+            let list = host.read(&format!("/proc/irq/{irq}/{file}"));
+            cpu_list(&list.unwrap_or_default())
+        };
+        let allowed = cpus("smp_affinity_list");
+        let mut taken_by = cpus("effective_affinity_list");
+        if taken_by.is_empty() {
+            taken_by = allowed.clone();
+        }
         if count > 0 {
-            found.push((irq, cpu_list(&cpus), count));
+            found.push(Interrupt {
+                number: irq,
+                allowed,
+                taken_by,
+                count,
+            });
         }
     }
     found
@@ -255,29 +274,30 @@ fn interrupts(
         finding.state = State::Unseen;
         return finding.found("no interrupts of the device are shown");
     }
-    let told = irqs
-        .iter()
-        .map(|(irq, cpus, count)| format!("{irq} on {} ({count} so far)", as_list(cpus)));
+    let told = irqs.iter().map(|irq| {
+        let Interrupt { number, count, .. } = irq;
+        format!("{number} on {} ({count} so far)", as_list(&irq.taken_by))
+    });
     let told = told.collect::<Vec<_>>().join(", ");
     let one_core = irqs.len() > 1
-        && irqs[0].1.len() == 1
-        && irqs.iter().all(|(_, cpus, _)| *cpus == irqs[0].1);
+        && irqs[0].taken_by.len() == 1
+        && irqs.iter().all(|irq| irq.taken_by == irqs[0].taken_by);
     let on_shard = irqs
         .iter()
-        .any(|(_, cpus, _)| cpus.iter().any(|cpu| shards.contains(cpu)));
+        .any(|irq| irq.taken_by.iter().any(|cpu| shards.contains(cpu)));
     let good = match spare.is_empty() {
         true => !one_core || allowed.len() < 2,
         false => !on_shard,
     };
     finding = finding.found(told).judged(good, State::Advice);
     let targets = if spare.is_empty() { &allowed } else { &spare };
-    for (at, (irq, cpus, _)) in irqs.iter().enumerate() {
+    for (at, irq) in irqs.iter().enumerate() {
         if let Some(to) = targets.get(at % targets.len().max(1))
-            && !cpus.is_empty()
-            && *cpus != [*to]
+            && !irq.allowed.is_empty()
+            && irq.allowed != [*to]
         {
-            let path = format!("/proc/irq/{irq}/smp_affinity_list");
-            finding = finding.change(&path, &as_list(cpus), &to.to_string());
+            let path = format!("/proc/irq/{}/smp_affinity_list", irq.number);
+            finding = finding.change(&path, &as_list(&irq.allowed), &to.to_string());
         }
     }
     finding

@@ -193,7 +193,10 @@ fn nodes(host: &Host, wanted: &Wanted) -> Finding {
         }
     }
     finding
-        .found(format!("{} nodes, shards on {}", nodes.len(), as_list(&used)))
+        .found(match nodes.len() {
+            1 => "one node".to_owned(),
+            count => format!("{count} nodes, shards on {}", as_list(&used)),
+        })
         .judged(used.len() <= 1, State::Advice)
         .command(
             "one broker a node: NUMAPolicy=bind, NUMAMask= and CPUAffinity=numa in its unit, and its log directories on that node's devices",

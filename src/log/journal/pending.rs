@@ -11,15 +11,11 @@ use smallvec::SmallVec;
 
 use crate::types::Offset;
 
-/// Most that one log may put into a frame. Beyond some 64 KiB the bytes cost more than the flush
-/// of one more file.
-pub(in crate::log) const LOG_BYTES_MAX: u64 = 64 << 10;
-
 /// Batches that no flush covers, oldest first, without a gap.
-#[derive(Default)]
 pub(in crate::log) struct Pending {
     batches: VecDeque<PendingBatch>,
     bytes: u64,
+    bytes_max: u64,
 }
 
 struct PendingBatch {
@@ -38,12 +34,21 @@ pub(in crate::log) struct Unflushed {
 }
 
 impl Pending {
+    /// Holds at most `bytes_max`.
+    pub fn new(bytes_max: u64) -> Pending {
+        Pending {
+            batches: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
     /// A batch was appended at the log's end.
     pub fn push(&mut self, base: Offset, end: Offset, parts: SmallVec<[Bytes; 2]>, size: u64) {
         let gap = self.batches.back().is_some_and(|back| back.end != base);
-        if gap || self.bytes + size > LOG_BYTES_MAX {
+        if gap || self.bytes + size > self.bytes_max {
             self.clear();
-            if size > LOG_BYTES_MAX {
+            if size > self.bytes_max {
                 return;
             }
         }
@@ -109,6 +114,8 @@ impl Pending {
 mod tests {
     use super::*;
 
+    const LOG_BYTES_MAX: u64 = 64 << 10;
+
     fn push(pending: &mut Pending, base: i64, end: i64, size: usize) {
         let parts = SmallVec::from_iter([Bytes::from(vec![base as u8; size])]);
         pending.push(Offset(base), Offset(end), parts, size as u64);
@@ -121,7 +128,7 @@ mod tests {
 
     #[test]
     fn only_a_run_that_reaches_from_durable_to_written_is_given() {
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(LOG_BYTES_MAX);
         assert_eq!(between(&pending, 0, 0), None);
         push(&mut pending, 5, 7, 10);
         push(&mut pending, 7, 8, 10);
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn more_than_the_limit_is_given_up_until_a_flush_caught_up() {
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(LOG_BYTES_MAX);
         push(&mut pending, 0, 1, LOG_BYTES_MAX as usize);
         push(&mut pending, 1, 2, 10);
         assert_eq!(between(&pending, 0, 2), None);
