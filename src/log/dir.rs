@@ -288,10 +288,15 @@ impl LogDir {
         Ok(removed)
     }
 
-    /// The topic id a partition directory was created for; `None` if it does not say.
-    pub async fn topic_id_of(&self, dir_name: &str) -> Result<Option<Uuid>, DirError> {
-        let path = self.path.join(dir_name).join(names::PARTITION_METADATA);
-        match rt::fs::read(&path).await {
+    /// The topic ids that partition directories were created for, in their order; `None` for one
+    /// that does not say.
+    pub async fn topic_ids_of(&self, dir_names: &[String]) -> Result<Vec<Option<Uuid>>, DirError> {
+        let names = dir_names.iter();
+        let paths: Vec<PathBuf> = names
+            .map(|name| self.path.join(name).join(names::PARTITION_METADATA))
+            .collect();
+        let read = rt::fs::read_many(paths.clone()).await;
+        let ids = read.into_iter().zip(paths).map(|(read, path)| match read {
             Ok(bytes) => match checkpoint::decode_partition_metadata(&bytes) {
                 Ok(id) => Ok(Some(id)),
                 Err(error) => Err(DirError::Meta {
@@ -305,7 +310,8 @@ impl LogDir {
                 path,
                 source,
             }),
-        }
+        });
+        ids.collect()
     }
 
     /// Sets a partition directory aside because this broker is no replica of it. Returns the new

@@ -65,18 +65,28 @@ pub async fn read_index_files(base: Offset, dir: &Path) -> io::Result<(OffsetInd
     let times = crate::rt::fs::read(&time_index)
         .await
         .map_err(about(&time_index))?;
-    let bytes = offsets.len() + times.len();
-    let decode = move || {
-        let damaged = |error: IndexDamage| io::Error::new(io::ErrorKind::InvalidData, error);
-        let offsets = OffsetIndex::decode(base, &offsets).map_err(|e| about(&index)(damaged(e)))?;
-        let times = TimeIndex::decode(base, &times).map_err(|e| about(&time_index)(damaged(e)))?;
-        Ok((offsets, times))
-    };
-    if bytes <= DECODE_HERE_BYTES {
-        decode()
+    if offsets.len() + times.len() <= DECODE_HERE_BYTES {
+        decode_index_files(base, dir, &offsets, &times)
     } else {
-        crate::rt::blocking(decode).await
+        let dir = dir.to_owned();
+        crate::rt::blocking(move || decode_index_files(base, &dir, &offsets, &times)).await
     }
+}
+
+/// The contents of `.index` and `.timeindex`; damaged ones are `InvalidData`.
+pub fn decode_index_files(
+    base: Offset,
+    dir: &Path,
+    offsets: &[u8],
+    times: &[u8],
+) -> io::Result<(OffsetIndex, TimeIndex)> {
+    let damaged = |kind| {
+        let path = dir.join(segment_file(base, kind));
+        move |error: IndexDamage| about(&path)(io::Error::new(io::ErrorKind::InvalidData, error))
+    };
+    let offsets = OffsetIndex::decode(base, offsets).map_err(damaged(FileKind::OffsetIndex))?;
+    let times = TimeIndex::decode(base, times).map_err(damaged(FileKind::TimeIndex))?;
+    Ok((offsets, times))
 }
 
 /// The last entry of a trimmed `.timeindex`, without reading the rest.

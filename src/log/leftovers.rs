@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 
 use crate::rt;
-use crate::rt::fs::{File, OpenOptions};
+use crate::rt::fs::{DirEntry, File, OpenOptions};
 use crate::types::Offset;
 
 use super::names::{self, FileKind, FileState, SegmentFile};
@@ -20,11 +20,14 @@ use super::scan::{ScanError, Scanner};
 /// The live files of a directory, by segment base and kind, with their lengths.
 pub(super) type LiveFiles = BTreeMap<(Offset, FileKind), u64>;
 
-/// Tidies the directory and lists what is live in it.
-pub(super) async fn tidy(dir: &Path) -> io::Result<LiveFiles> {
+/// Tidies the directory, in which `entries` were found, and lists what is live in it.
+pub(super) async fn tidy(
+    dir: &Path,
+    entries: impl Iterator<Item = &DirEntry>,
+) -> io::Result<LiveFiles> {
     let mut live = LiveFiles::new();
     let mut passing: Vec<SegmentFile> = Vec::new();
-    for entry in rt::fs::read_dir(dir).await? {
+    for entry in entries {
         if entry.is_dir {
             continue;
         }

@@ -24,7 +24,7 @@ use super::dir::CheckpointFacts;
 use super::error::{LogError, StorageFailure};
 use super::flush::FlushPlan;
 use super::journal::Pending;
-use super::leader_epochs::LeaderEpochs;
+use super::leader_epochs::{EpochEntry, LeaderEpochs};
 use super::names;
 use super::producers::{ProducerLimits, Producers};
 use super::segment::Segment;
@@ -485,6 +485,13 @@ impl LogState {
             .last_key_value()
             .expect("a log has at least one segment");
         segment
+    }
+
+    /// Whether the leader-epoch checkpoint must follow. An epoch in which nothing was written yet
+    /// is not worth a write: every start drops it again.
+    pub(super) fn owes_epochs(&self) -> bool {
+        let has_records = |latest: EpochEntry| latest.start_offset < self.marks.log_end();
+        self.epochs_unwritten && self.epochs.latest().is_none_or(has_records)
     }
 
     /// Base of the segment whose range holds `offset`; of the first one for anything before it.

@@ -97,13 +97,13 @@ impl Log {
         Some((end.epoch, end.end_offset))
     }
 
-    /// A leader was elected: its epoch starts at the log's end. The checkpoint follows behind.
+    /// A leader was elected: its epoch starts at the log's end. The checkpoint follows behind the
+    /// first record of the epoch.
     pub fn start_epoch(&self, epoch: LeaderEpoch) {
         let mut state = self.state_mut();
         let end = state.marks.log_end();
         if state.epochs.assign(epoch, end) {
             state.epochs_unwritten = true;
-            self.persist_behind(&mut state);
         }
     }
 

@@ -13,17 +13,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::rt;
+use crate::rt::fs::DirEntry;
 use crate::types::{Offset, Uuid};
 
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
 use super::error::{LogError, about};
-use super::index_files::{read_index_files, read_last_time_entry};
+use super::index_files::{decode_index_files, read_index_files, read_last_time_entry};
 use super::journal::Pending;
 use super::leader_epochs::LeaderEpochs;
 use super::leftovers::{self, LiveFiles};
 use super::log::{Log, LogParts, LogState, Status, partition_path};
-use super::names::{self, FileKind};
+use super::names::{self, FileKind, FileState};
 use super::producers::{ProducerLimits, Producers};
 use super::recover::{Cut, Recovery};
 use super::segment::{Loaded, Segment};
@@ -84,18 +85,23 @@ impl Log {
             let dir = dir.clone();
             move |error| LogError::storage(what, dir, error)
         };
-        let topic_id = claim_directory(&open, &dir).await?;
-        let live = leftovers::tidy(&dir).await.map_err(storage("list"))?;
-        let epochs = load_epochs(&dir).await.map_err(storage("read"))?;
+        let mut contents = Contents::look(&dir).await.map_err(storage("list"))?;
+        let topic_id = claim_directory(&open, &dir, &mut contents).await?;
+        let live = leftovers::tidy(&dir, contents.entries())
+            .await
+            .map_err(storage("list"))?;
+        let epochs = load_epochs(&dir, &mut contents);
         let mut loader = Loader {
             report: RecoveryReport::default(),
             segments: BTreeMap::new(),
             producers: Producers::with_limits(open.producer_limits),
+            epochs_found: epochs.clone(),
             epochs,
             check_from: None,
             log_end: Offset::ZERO,
             dir: dir.clone(),
             live,
+            contents,
             open,
         };
         loader.load_segments().await.map_err(storage("load"))?;
@@ -109,10 +115,71 @@ impl Log {
     }
 }
 
+/// What a partition's directory holds before anything is done with it, with the contents of the
+/// small files that every start reads: one hop instead of one for each.
+pub(super) struct Contents {
+    /// `None` if there is no directory.
+    found: Option<Vec<(DirEntry, Option<Vec<u8>>)>>,
+}
+
+/// Index files longer than this are read when they are wanted: most of one that was not cut at a
+/// clean stop is reserved space.
+const INDEX_AT_ONCE_MAX: u64 = 64 << 10;
+
+impl Contents {
+    async fn look(dir: &Path) -> io::Result<Contents> {
+        match rt::fs::read_dir_with(dir, Contents::pick).await {
+            Ok(found) => Ok(Contents { found: Some(found) }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents { found: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The topic id, the epochs, and the indexes of the last segment.
+    fn pick(entries: &[DirEntry]) -> Vec<usize> {
+        let segment_file = |entry: &DirEntry| names::parse_segment_file(&entry.name);
+        let logs = entries.iter().filter_map(segment_file);
+        let last = logs
+            .filter(|file| file.kind == FileKind::Log && file.state == FileState::Live)
+            .map(|file| file.base)
+            .max();
+        let wanted = |entry: &DirEntry| {
+            let named = [names::PARTITION_METADATA, names::LEADER_EPOCH_CHECKPOINT];
+            let index = segment_file(entry).is_some_and(|file| {
+                matches!(file.kind, FileKind::OffsetIndex | FileKind::TimeIndex)
+                    && file.state == FileState::Live
+                    && Some(file.base) == last
+                    && entry.len <= INDEX_AT_ONCE_MAX
+            });
+            !entry.is_dir && (index || named.contains(&entry.name.as_str()))
+        };
+        let places = entries.iter().enumerate();
+        places
+            .filter(|(_, entry)| wanted(entry))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &DirEntry> {
+        self.found.iter().flatten().map(|(entry, _)| entry)
+    }
+
+    /// A file's contents as they were found, once.
+    pub(super) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        let mut found = self.found.iter_mut().flatten();
+        let (_, contents) = found.find(|(entry, _)| entry.name == name)?;
+        contents.take()
+    }
+}
+
 /// Creates the partition's directory and its topic id, or checks the one it has.
-async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
+async fn claim_directory(
+    open: &LogOpen,
+    dir: &Path,
+    contents: &mut Contents,
+) -> Result<Uuid, LogError> {
     let storage = |what| move |error| LogError::storage(what, dir.to_owned(), error);
-    let exists = rt::fs::exists(dir).await.map_err(storage("look for"))?;
+    let exists = contents.found.is_some();
     if !exists {
         rt::fs::create_dir_all(dir)
             .await
@@ -125,8 +192,8 @@ async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
             .map_err(storage("sync"))?;
     }
     let path = dir.join(names::PARTITION_METADATA);
-    match rt::fs::read(&path).await {
-        Ok(bytes) => {
+    match contents.take(names::PARTITION_METADATA) {
+        Some(bytes) => {
             let found = checkpoint::decode_partition_metadata(&bytes).map_err(|error| {
                 LogError::Damaged {
                     path: path.clone(),
@@ -142,7 +209,7 @@ async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
             }
             Ok(found)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        None => {
             if !open.topic_id.is_zero() {
                 let bytes = checkpoint::encode_partition_metadata(open.topic_id);
                 checkpoint::write_atomic(&path, bytes)
@@ -151,25 +218,23 @@ async fn claim_directory(open: &LogOpen, dir: &Path) -> Result<Uuid, LogError> {
             }
             Ok(open.topic_id)
         }
-        Err(error) => Err(LogError::storage("read", path, error)),
     }
 }
 
 /// A damaged leader-epoch checkpoint is reported and taken for empty: the batches that recovery
 /// reads, and the next leader, fill it again.
-async fn load_epochs(dir: &Path) -> io::Result<LeaderEpochs> {
-    let path = dir.join(names::LEADER_EPOCH_CHECKPOINT);
-    match rt::fs::read(&path).await {
-        Ok(bytes) => Ok(LeaderEpochs::decode(&bytes).unwrap_or_else(|error| {
-            tracing::warn!(
-                file = %path.display(), bytes = bytes.len(), %error,
-                "damaged leader epoch checkpoint, all of it is ignored"
-            );
-            LeaderEpochs::new()
-        })),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LeaderEpochs::new()),
-        Err(error) => Err(error),
-    }
+fn load_epochs(dir: &Path, contents: &mut Contents) -> LeaderEpochs {
+    let Some(bytes) = contents.take(names::LEADER_EPOCH_CHECKPOINT) else {
+        return LeaderEpochs::new();
+    };
+    LeaderEpochs::decode(&bytes).unwrap_or_else(|error| {
+        let path = dir.join(names::LEADER_EPOCH_CHECKPOINT);
+        tracing::warn!(
+            file = %path.display(), bytes = bytes.len(), %error,
+            "damaged leader epoch checkpoint, all of it is ignored"
+        );
+        LeaderEpochs::new()
+    })
 }
 
 /// A log on its way into life.
@@ -177,10 +242,13 @@ pub(super) struct Loader {
     pub open: LogOpen,
     pub dir: PathBuf,
     pub live: LiveFiles,
+    pub contents: Contents,
     pub report: RecoveryReport,
     pub segments: BTreeMap<Offset, Rc<Segment>>,
     pub producers: Producers,
     pub epochs: LeaderEpochs,
+    /// What the checkpoint says.
+    pub epochs_found: LeaderEpochs,
     /// First segment whose batches must all be checked.
     pub check_from: Option<Offset>,
     pub log_end: Offset,
@@ -246,7 +314,7 @@ impl Loader {
         self.check_from.is_some_and(|from| base >= from)
     }
 
-    async fn load_sidecars(&self, segment: &Rc<Segment>, is_last: bool) -> io::Result<()> {
+    async fn load_sidecars(&mut self, segment: &Rc<Segment>, is_last: bool) -> io::Result<()> {
         let base = segment.base();
         if self.live.contains_key(&(base, FileKind::TxnIndex)) {
             let path = self.dir.join(names::segment_file(base, FileKind::TxnIndex));
@@ -257,7 +325,14 @@ impl Loader {
             segment.adopt_txns(txns);
         }
         if is_last {
-            let (offsets, times) = read_index_files(base, &self.dir).await?;
+            let mut found = |kind| self.contents.take(&names::segment_file(base, kind));
+            let at_hand = (found(FileKind::OffsetIndex), found(FileKind::TimeIndex));
+            let (offsets, times) = match at_hand {
+                (Some(offsets), Some(times)) => {
+                    decode_index_files(base, &self.dir, &offsets, &times)?
+                }
+                _ => read_index_files(base, &self.dir).await?,
+            };
             if offsets
                 .entries()
                 .any(|(_, position)| u64::from(position) >= segment.size())
@@ -324,8 +399,12 @@ impl Loader {
         }
         let first_base = self.segments.keys().next().copied().unwrap_or(self.log_end);
         let log_start = checkpointed.max(first_base);
-        let mut epochs_changed = self.epochs.truncate_from_end(self.log_end);
-        epochs_changed |= self.epochs.truncate_from_start(log_start);
+        // Not a reason to write them: the next start does the same.
+        for epochs in [&mut self.epochs, &mut self.epochs_found] {
+            epochs.truncate_from_end(self.log_end);
+            epochs.truncate_from_start(log_start);
+        }
+        let epochs_changed = self.epochs != self.epochs_found || !self.report.cuts.is_empty();
         self.remove_stray_snapshots().await?;
         let clean = self.open.clean_shutdown && self.check_from.is_none();
         let durable = if clean {
@@ -354,7 +433,7 @@ impl Loader {
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
             space_short: false,
-            epochs_unwritten: epochs_changed || self.report.segments_checked > 0,
+            epochs_unwritten: self.report.segments_checked > 0 && epochs_changed,
             synced_below: Cell::new(Offset::ZERO),
             unproven: !clean && durable < self.log_end,
             persisting: false,

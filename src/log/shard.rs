@@ -22,6 +22,10 @@ use super::writer::SHARD_WRITES_IN_FLIGHT_MAX;
 /// Called with the log directory (the parent of the partition's) and the failure.
 type OnFailure = Rc<dyn Fn(&Path, &LogError)>;
 
+/// Each keeps a file open while it writes, and they all wait for the same few threads: thousands of
+/// partitions that begin to be written in one moment must not use up the descriptors.
+const PERSISTS_AT_ONCE: u64 = 16;
+
 /// Bounds of what the logs of a shard share.
 #[derive(Clone, Copy, Debug)]
 pub struct ShardLimits {
@@ -69,6 +73,8 @@ pub struct LogShard {
     pub(super) appends: Rc<AppendCounters>,
     /// O_DIRECT writes that may be in flight, over all logs.
     pub(super) writes: Semaphore,
+    /// Logs whose indexes and epochs may be written behind at once.
+    pub(super) persists: Semaphore,
     next_key: Cell<LogKey>,
     on_failure: RefCell<Option<OnFailure>>,
 }
@@ -87,6 +93,7 @@ impl LogShard {
             flush_limits: limits.flushes,
             appends: Rc::default(),
             writes: Semaphore::new(SHARD_WRITES_IN_FLIGHT_MAX),
+            persists: Semaphore::new(PERSISTS_AT_ONCE),
             next_key: Cell::new(0),
             on_failure: RefCell::new(None),
         })

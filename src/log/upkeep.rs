@@ -101,6 +101,7 @@ impl Log {
         if stands && self.check_usable().is_ok() {
             let dir = self.dir();
             let outcome = async {
+                let _turn = self.shard.persists.acquire(1).await;
                 self.write_snapshot(&dir, base, snapshot).await?;
                 old.persist_indexes(&dir, true).await
             };
@@ -142,7 +143,7 @@ impl Log {
 
     /// Starts a task that writes index entries and epochs behind, if enough have gathered.
     pub(super) fn persist_behind(&self, state: &mut LogState) {
-        let due = state.active().unpersisted_entries() >= PERSIST_ENTRIES || state.epochs_unwritten;
+        let due = state.active().unpersisted_entries() >= PERSIST_ENTRIES || state.owes_epochs();
         if due && !state.persisting {
             state.persisting = true;
             let log = self.rc();
@@ -164,6 +165,7 @@ impl Log {
             let state = self.state();
             (state.active().clone(), state.dir.clone())
         };
+        let _turn = self.shard.persists.acquire(1).await;
         if active.handles().is_some() {
             active.persist_indexes(&dir, false).await?;
         }

@@ -296,11 +296,15 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
     }
     let checkpoints = dir.read_checkpoints().await?;
     let mut present = AHashMap::new();
+    let (mut names, mut partitions) = (Vec::new(), Vec::new());
     for (name, kind) in dir.partitions().await? {
-        let PartitionDir::Live { topic, partition } = kind else {
-            continue;
-        };
-        let topic_id = dir.topic_id_of(&name).await?;
+        if let PartitionDir::Live { topic, partition } = kind {
+            names.push(name);
+            partitions.push((topic, partition));
+        }
+    }
+    let topic_ids = dir.topic_ids_of(&names).await?;
+    for ((name, topic_id), (topic, partition)) in names.into_iter().zip(topic_ids).zip(partitions) {
         let known = image.topic_by_name(&topic).filter(|known| {
             topic_id.is_none_or(|id| id == known.id) && known.has_partition(partition)
         });

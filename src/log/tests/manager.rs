@@ -90,7 +90,10 @@ fn a_directory_is_stopped_cleanly_and_found_as_it_was_left() {
         };
         assert_eq!(partitions[0].1, want);
         assert_eq!(
-            log_dir.topic_id_of("orders-0").await.unwrap(),
+            log_dir
+                .topic_ids_of(&["orders-0".to_owned()])
+                .await
+                .unwrap()[0],
             Some(Uuid::from_halves(7, 7))
         );
         let stray = log_dir.make_stray("orders", 0).await.unwrap();

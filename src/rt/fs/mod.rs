@@ -15,7 +15,8 @@ pub use aligned::AlignedBuf;
 pub use file::{File, OpenOptions, WRITE_NOW_MAX};
 pub use path::{
     DirEntry, FileLock, READ_WHOLE_MAX, Space, create_dir_all, exists, file_len, lock_file, read,
-    read_dir, remove_dir_all, remove_file, rename, space, sync_dir, write_atomic,
+    read_dir, read_dir_with, read_many, remove_dir_all, remove_file, rename, space, sync_dir,
+    write_atomic,
 };
 pub use read_buffer::{ReadBuffer, ReadBuffers};
 pub use under_way::under_way;

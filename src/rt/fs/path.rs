@@ -1,7 +1,7 @@
 //! Operations by path, and locks. All off the executor.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::rt::blocking::blocking_io;
 use crate::rt::current::{Current, current};
@@ -54,6 +54,53 @@ pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<Vec<DirEntry>> {
         Current::Sim(executor) => simulated::read_dir(&executor, &path).await,
     }
 }
+
+/// What is in the directory, sorted by name, and with it the contents of the files that `pick`
+/// names by their place in the list; all of it in one hop. A file that is gone by then is `None`.
+pub async fn read_dir_with(
+    path: impl AsRef<Path>,
+    pick: fn(&[DirEntry]) -> Vec<usize>,
+) -> io::Result<Vec<(DirEntry, Option<Vec<u8>>)>> {
+    let path = path.as_ref().to_owned();
+    match current() {
+        Current::Ring(_) => blocking_io(move || real::read_dir_with(&path, pick)).await,
+        Current::Sim(executor) => simulated::read_dir_with(&executor, &path, pick).await,
+    }
+}
+
+/// Whole files, in the order of their paths: for thousands of small ones, of which each would
+/// otherwise cost a hop.
+pub async fn read_many(paths: Vec<PathBuf>) -> Vec<io::Result<Vec<u8>>> {
+    match current() {
+        Current::Ring(_) => {
+            let pieces = paths.chunks(READ_MANY_PIECE).map(|piece| {
+                let piece = piece.to_vec();
+                blocking_io(move || {
+                    piece
+                        .iter()
+                        .map(|path| real::read(path))
+                        .collect::<Vec<_>>()
+                })
+            });
+            crate::rt::join_all(pieces)
+                .await
+                .into_iter()
+                .flatten()
+                .collect()
+        }
+        Current::Sim(executor) => {
+            let mut all = Vec::with_capacity(paths.len());
+            for path in &paths {
+                all.push(simulated::read(&executor, path).await);
+            }
+            all
+        }
+    }
+}
+
+/// Files that [`read_many`] reads in one job: a few milliseconds, after which others may use the
+/// thread.
+const READ_MANY_PIECE: usize = 256;
 
 /// Renames a file or directory, replacing a file at `to`. Durable after [`sync_dir`] of both
 /// parents.

@@ -26,6 +26,24 @@ pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
     Ok(entries)
 }
 
+pub(crate) fn read_dir_with(
+    path: &Path,
+    pick: fn(&[DirEntry]) -> Vec<usize>,
+) -> io::Result<Vec<(DirEntry, Option<Vec<u8>>)>> {
+    let entries = read_dir(path)?;
+    let picked = pick(&entries);
+    let mut found: Vec<_> = entries.into_iter().map(|entry| (entry, None)).collect();
+    for at in picked {
+        let (entry, contents) = &mut found[at];
+        match read(&path.join(&entry.name)) {
+            Ok(bytes) => *contents = Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();

@@ -35,6 +35,25 @@ pub(crate) async fn read_dir(executor: &Executor, path: &Path) -> io::Result<Vec
         .collect())
 }
 
+pub(crate) async fn read_dir_with(
+    executor: &Rc<Executor>,
+    path: &Path,
+    pick: fn(&[DirEntry]) -> Vec<usize>,
+) -> io::Result<Vec<(DirEntry, Option<Vec<u8>>)>> {
+    let entries = read_dir(executor, path).await?;
+    let picked = pick(&entries);
+    let mut found: Vec<_> = entries.into_iter().map(|entry| (entry, None)).collect();
+    for at in picked {
+        let (entry, contents) = &mut found[at];
+        match read(executor, &path.join(&entry.name)).await {
+            Ok(bytes) => *contents = Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
 pub(crate) async fn rename(executor: &Executor, from: &Path, to: &Path) -> io::Result<()> {
     delay_to_change(executor, from).await?;
     executor.node.disk.rename(from, to)
