@@ -83,6 +83,10 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
             };
         }
     };
+    if session != 0 {
+        // A session is kept on its connection's shard.
+        context.peer.steering.stay();
+    }
     resolve_again(&context, &mut parts);
     for part in &parts {
         let received = context.timeline.received;
@@ -90,6 +94,7 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
     }
     let max_bytes = (request.max_bytes.max(0) as u64).min(shard.settings().fetch_max_bytes);
     let plan = Plan::new(shard, &parts, reader, isolation, max_bytes);
+    context.peer.steering.saw(plan.by_owner.keys().copied());
     let min_bytes = (request.min_bytes.max(0) as u64).min(max_bytes);
     let deadline = rt::now() + Duration::from_millis(request.max_wait_ms.max(0) as u64);
     let reads = plan.read_enough(&context, min_bytes, deadline).await;

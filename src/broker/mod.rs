@@ -21,9 +21,11 @@ pub mod produce;
 pub mod producers;
 mod reply;
 mod request;
+mod steering;
 pub mod topics;
 pub mod transactions;
 
 pub use dispatch::{Started, encode, start};
 pub use reply::{Logged, Reply};
-pub use request::{Context, Peer, Timeline, ms_between};
+pub use request::{ClientSoftware, Context, Peer, Timeline, ms_between};
+pub use steering::Steering;

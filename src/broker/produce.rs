@@ -113,6 +113,7 @@ pub async fn start(
             topics.push(TopicSlot { name, id });
         }
     }
+    context.peer.steering.saw(by_owner.keys().copied());
     let request_facts = AppendRequest {
         acks,
         version: context.version,

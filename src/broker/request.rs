@@ -1,6 +1,7 @@
 //! What is known about a request beside its body: who sent it, under which header, and when it
 //! passed each stage. Lives on the connection's shard. Decides nothing.
 
+use super::steering::Steering;
 use crate::rt::{self, Instant};
 use crate::shard::Shard;
 use crate::wire::Str;
@@ -23,6 +24,7 @@ pub struct Peer {
     pub local: SocketAddr,
     pub remote: SocketAddr,
     software: RefCell<ClientSoftware>,
+    pub steering: Steering,
 }
 
 impl Peer {
@@ -37,6 +39,16 @@ impl Peer {
             local,
             remote,
             software: RefCell::new(unknown),
+            steering: Steering::default(),
+        }
+    }
+
+    /// The same peer, whose connection has come from another shard after so many moves.
+    pub fn moved(self, software: ClientSoftware, moves: u32) -> Peer {
+        Peer {
+            software: RefCell::new(software),
+            steering: Steering::after_moves(moves),
+            ..self
         }
     }
 

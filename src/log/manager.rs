@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use super::shard::LogShard;
 
 /// Logs opened or closed at once: enough to keep a device busy, few enough that their reads do
 /// not thrash it.
-const OPEN_AT_ONCE: u64 = 16;
+const OPEN_AT_ONCE: usize = 16;
 
 /// Shortest pause between two looks at `flush.ms`.
 const FLUSH_TICK_MIN: Duration = Duration::from_millis(10);
@@ -53,6 +54,39 @@ impl Default for ManagerSettings {
             cleaner: CleanerSettings::default(),
         }
     }
+}
+
+/// Does `work` for each of `items`, as many at once as [`OPEN_AT_ONCE`]; the outcomes in their
+/// order. Few tasks that take turns: ten thousand that wait would take 50 MiB.
+async fn side_by_side<T, R, F>(items: Vec<T>, work: impl Fn(T) -> F + Clone + 'static) -> Vec<R>
+where
+    T: 'static,
+    R: 'static,
+    F: Future<Output = R> + 'static,
+{
+    let count = items.len();
+    let left = Rc::new(RefCell::new(items.into_iter().enumerate()));
+    let tasks: Vec<_> = (0..count.min(OPEN_AT_ONCE))
+        .map(|_| {
+            let (left, work) = (left.clone(), work.clone());
+            rt::spawn(async move {
+                let mut done = Vec::new();
+                loop {
+                    let next = left.borrow_mut().next();
+                    let Some((at, item)) = next else {
+                        return done;
+                    };
+                    done.push((at, work(item).await));
+                }
+            })
+        })
+        .collect();
+    let mut done = Vec::with_capacity(count);
+    for task in tasks {
+        done.append(&mut task.await);
+    }
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 type Key = (String, i32);
@@ -133,20 +167,12 @@ impl LogManager {
         self: &Rc<Self>,
         opens: Vec<LogOpen>,
     ) -> Vec<Result<(Rc<Log>, RecoveryReport), LogError>> {
-        let gate = Rc::new(rt::sync::Semaphore::new(OPEN_AT_ONCE));
-        let mut tasks = Vec::with_capacity(opens.len());
-        for open in opens {
-            let (manager, gate) = (self.clone(), gate.clone());
-            tasks.push(rt::spawn(async move {
-                let _permit = gate.acquire(1).await;
-                manager.open(open).await
-            }));
-        }
-        let mut opened = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            opened.push(task.await);
-        }
-        opened
+        let manager = self.clone();
+        let open = move |open| {
+            let manager = manager.clone();
+            async move { manager.open(open).await }
+        };
+        side_by_side(opens, open).await
     }
 
     pub fn get(&self, topic: &str, partition: i32) -> Option<Rc<Log>> {
@@ -254,21 +280,14 @@ impl LogManager {
     pub async fn close_all(&self) -> BTreeMap<PathBuf, Result<(), LogError>> {
         self.stop();
         self.cleaner.stop().await;
-        let gate = Rc::new(rt::sync::Semaphore::new(OPEN_AT_ONCE));
         let logs = std::mem::take(&mut *self.logs.borrow_mut());
-        let mut tasks = Vec::with_capacity(logs.len());
-        for log in logs.into_values() {
-            let gate = gate.clone();
+        let close = |log: Rc<Log>| async move {
             let log_dir = log.dir().parent().map(Path::to_owned).unwrap_or_default();
-            let task = rt::spawn(async move {
-                let _permit = gate.acquire(1).await;
-                log.close().await
-            });
-            tasks.push((log_dir, task));
-        }
+            (log_dir, log.close().await)
+        };
+        let logs = logs.into_values().collect();
         let mut closed: BTreeMap<PathBuf, Result<(), LogError>> = BTreeMap::new();
-        for (log_dir, task) in tasks {
-            let outcome = task.await;
+        for (log_dir, outcome) in side_by_side(logs, close).await {
             let all = closed.entry(log_dir).or_insert(Ok(()));
             if all.is_ok() {
                 *all = outcome;

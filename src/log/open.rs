@@ -19,6 +19,7 @@ use crate::types::{Offset, Uuid};
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
 use super::error::{LogError, about};
+use super::index::{OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use super::index_files::{decode_index_files, read_index_files, read_last_time_entry};
 use super::journal::Pending;
 use super::leader_epochs::LeaderEpochs;
@@ -347,11 +348,17 @@ impl Loader {
                 let error = io::Error::new(io::ErrorKind::InvalidData, reason);
                 return Err(about(&path)(error));
             }
+            let len = |kind| self.live.get(&(base, kind)).copied().unwrap_or(u64::MAX);
+            let cut = len(FileKind::OffsetIndex) == (offsets.len() * OFFSET_ENTRY_BYTES) as u64
+                && len(FileKind::TimeIndex) == (times.len() * TIME_ENTRY_BYTES) as u64;
             segment.adopt_indexes(offsets, times, &self.open.config);
+            if cut {
+                segment.mark_untouched();
+            }
             return Ok(());
         }
         let index_len = self.live.get(&(base, FileKind::OffsetIndex)).copied();
-        if index_len.is_none_or(|len| len % super::index::OFFSET_ENTRY_BYTES as u64 != 0) {
+        if index_len.is_none_or(|len| len % OFFSET_ENTRY_BYTES as u64 != 0) {
             let path = self
                 .dir
                 .join(names::segment_file(base, FileKind::OffsetIndex));

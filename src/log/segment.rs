@@ -60,6 +60,8 @@ pub struct Segment {
     synced: Cell<bool>,
     /// The index files of a sealed segment are whole, cut to size and on the disk.
     index_files_whole: Cell<bool>,
+    /// As a clean stop left it: nothing was appended, cut, reserved or written behind since.
+    untouched: Cell<bool>,
     /// A compacted segment has taken its place: the index files of its name are not its own.
     replaced: Cell<bool>,
     preallocation: Cell<Preallocation>,
@@ -143,6 +145,7 @@ impl Segment {
             handles: RefCell::new(None),
             synced: Cell::new(false),
             index_files_whole: Cell::new(false),
+            untouched: Cell::new(false),
             replaced: Cell::new(false),
             preallocation: Cell::new(Preallocation::Idle),
             zeros_from: Cell::new(u64::MAX),
@@ -203,6 +206,16 @@ impl Segment {
     pub fn mark_settled(&self) {
         self.synced.set(true);
         self.index_files_whole.set(true);
+    }
+
+    /// Found as a clean stop left it, the active segment too.
+    pub fn mark_untouched(&self) {
+        self.untouched.set(true);
+    }
+
+    /// Whether its files are still what a clean stop left: closing it has nothing to do.
+    pub fn is_untouched(&self) -> bool {
+        self.untouched.get()
     }
 
     /// A compacted segment has taken its place in the log.
@@ -289,6 +302,7 @@ impl Segment {
         state.bytes_since_entry += u64::from(batch.size);
         state.size += u64::from(batch.size);
         self.synced.set(false);
+        self.untouched.set(false);
         position
     }
 
@@ -302,6 +316,7 @@ impl Segment {
 
     /// The file is `len` bytes long now (preallocated or trimmed).
     pub fn file_resized(&self, len: u64) {
+        self.untouched.set(false);
         self.state.borrow_mut().file_len = len;
     }
 
@@ -309,6 +324,7 @@ impl Segment {
     pub fn begin_preallocation(&self) -> bool {
         let idle = self.preallocation.get() == Preallocation::Idle;
         if idle {
+            self.untouched.set(false);
             self.preallocation.set(Preallocation::Running);
         }
         idle
@@ -380,6 +396,7 @@ impl Segment {
 
     /// Adds an aborted transaction.
     pub fn append_aborted(&self, txn: AbortedTxn) {
+        self.untouched.set(false);
         let mut state = self.state.borrow_mut();
         state.txns.append(txn);
         state.txns_unwritten = true;
@@ -425,6 +442,7 @@ impl Segment {
 
     /// Starts the indexes over (new segment, or before recovery scans it).
     pub fn reset_indexes(&self, config: &LogConfig) {
+        self.untouched.set(false);
         let mut state = self.state.borrow_mut();
         state.indexes = Some(Indexes {
             offsets: OffsetIndex::new(self.base),
@@ -520,6 +538,7 @@ impl Segment {
     /// Cuts everything at or past `offset`, which begins at `position`. The indexes must be in
     /// memory. `tail` are the batches between the last index entry that stays and the cut.
     pub fn cut(&self, offset: Offset, position: u64, tail: &[BatchExtent], config: &LogConfig) {
+        self.untouched.set(false);
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         state.size = state.size.min(position);
@@ -596,6 +615,7 @@ impl Segment {
     /// Brings the index files up to date with memory; with `trim` also cuts their preallocated
     /// tail. Calls for one segment must not overlap (the log serialises them).
     pub async fn persist_indexes(&self, dir: &Path, trim: bool) -> io::Result<()> {
+        self.untouched.set(false);
         let Some(plan) = self.plan_persist() else {
             return Ok(());
         };

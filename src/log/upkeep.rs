@@ -271,13 +271,18 @@ impl Log {
         end: Offset,
         snapshot: Option<Bytes>,
     ) -> io::Result<()> {
+        let mut touched = false;
         for segment in segments {
             let Some(handles) = segment.handles() else {
                 continue;
             };
+            if segment.is_untouched() {
+                continue;
+            }
             if segment.is_sealed() && segment.indexes_persisted() && segment.is_synced() {
                 continue;
             }
+            touched = true;
             trim(segment, &handles).await?;
             segment.seal();
             segment.persist_indexes(dir, true).await?;
@@ -285,9 +290,15 @@ impl Log {
         }
         if let Some(bytes) = snapshot {
             self.write_snapshot(dir, end, bytes).await?;
+            touched = true;
         }
-        self.write_epochs().await?;
-        rt::fs::sync_dir(dir).await
+        if self.state().owes_epochs() {
+            self.write_epochs().await?;
+        }
+        if touched {
+            rt::fs::sync_dir(dir).await?;
+        }
+        Ok(())
     }
 
     /// Stops the log and renames its directory to `<topic>-<partition>.<32 hex>-delete`. Reads

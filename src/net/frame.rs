@@ -56,6 +56,19 @@ impl FrameReader {
         }
     }
 
+    /// The reader of a connection that another shard has read before: `begun` has arrived already.
+    pub fn go_on(self, begun: BytesMut) -> FrameReader {
+        FrameReader {
+            buffer: begun,
+            ..self
+        }
+    }
+
+    /// The socket, and what has arrived of the next frame.
+    pub fn into_parts(self) -> (ReadHalf, BytesMut) {
+        (self.socket, self.buffer)
+    }
+
     /// The next frame, waiting for its bytes and for memory. Dropping the future between frames
     /// loses nothing: what was read stays in the buffer.
     pub async fn next(&mut self) -> Result<Frame, FrameError> {

@@ -144,6 +144,36 @@ impl Stream {
     }
 }
 
+/// A connection on its way from one executor to another.
+#[derive(Debug)]
+pub struct Handover(ring::net::Handover);
+
+impl Stream {
+    /// Whether connections of this executor can be handed over to others: not in the simulator.
+    pub fn can_be_handed_over() -> bool {
+        matches!(current(), Current::Ring(_))
+    }
+
+    /// Takes a connection, of which nothing is being read or written, off this executor. The peer
+    /// notices nothing; what it has sent waits in the kernel.
+    ///
+    /// # Errors
+    /// The connection is lost: no descriptor is left, or it cannot be handed over at all.
+    pub fn hand_over(read: ReadHalf, write: WriteHalf) -> io::Result<Handover> {
+        match (read.0, write.0) {
+            (ReadBody::Ring(read), WriteBody::Ring(write)) => {
+                ring::net::Stream::hand_over(read, write).map(Handover)
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Goes on with a connection on this executor.
+    pub fn take_over(handover: Handover) -> io::Result<Stream> {
+        ring::net::Stream::take_over(handover.0).map(|s| Stream(StreamBody::Ring(s)))
+    }
+}
+
 /// The receiving direction of a [`Stream`].
 pub struct ReadHalf(ReadBody);
 

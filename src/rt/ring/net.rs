@@ -6,7 +6,7 @@
 //! raw sendmsg of all parts without waiting; only when the socket is full a piece of the rest
 //! goes through glommio, which knows how to wait for room.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
@@ -159,7 +159,13 @@ struct Shared {
     stream: RefCell<glommio::net::TcpStream>,
     fd: RawFd,
     peer: SocketAddr,
+    /// Another executor goes on with the connection.
+    handed_over: Cell<bool>,
 }
+
+/// The socket of a connection between two executors.
+#[derive(Debug)]
+pub(crate) struct Handover(OwnedFd);
 
 impl Shared {
     #[allow(unsafe_code)]
@@ -171,6 +177,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.handed_over.get() {
+            return;
+        }
         // A pending readiness poll holds the socket open in the kernel: without this the peer
         // would see the end of the stream only after the poll is cancelled.
         let _ = SockRef::from(&self.borrow_fd()).shutdown(Shutdown::Both);
@@ -192,6 +201,7 @@ impl Stream {
                 stream: RefCell::new(stream),
                 fd,
                 peer,
+                handed_over: Cell::new(false),
             }),
         })
     }
@@ -201,6 +211,21 @@ impl Stream {
             .await
             .map_err(io_error)?;
         Stream::new(stream)
+    }
+
+    /// By a second descriptor: the first one stays with glommio, which closes it once the readiness
+    /// poll that it may have queued on it is cancelled.
+    pub(crate) fn hand_over(read: ReadHalf, write: WriteHalf) -> io::Result<Handover> {
+        let fd = write.shared.borrow_fd().try_clone_to_owned()?;
+        read.shared.handed_over.set(true);
+        Ok(Handover(fd))
+    }
+
+    pub(crate) fn take_over(handover: Handover) -> io::Result<Stream> {
+        let fd = handover.0.into_raw_fd();
+        #[allow(unsafe_code)]
+        // SAFETY: the descriptor was just released by its owner; the stream owns it from here.
+        Stream::new(unsafe { glommio::net::TcpStream::from_raw_fd(fd) })
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {
