@@ -32,6 +32,9 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// O_DIRECT: past the page cache. Writes then take [`AlignedBuf`]s at aligned positions.
     pub direct: bool,
+    /// O_DSYNC: a direct write returns when the device has it for good, as [`File::sync_data`]
+    /// would, with one hop less.
+    pub synced: bool,
 }
 
 impl OpenOptions {
@@ -43,6 +46,7 @@ impl OpenOptions {
         create_new: false,
         truncate: false,
         direct: false,
+        synced: false,
     };
     /// An existing file, for reading and writing.
     pub const READ_WRITE: OpenOptions = OpenOptions {
@@ -63,6 +67,14 @@ impl OpenOptions {
     pub const fn direct(self) -> OpenOptions {
         OpenOptions {
             direct: true,
+            ..self
+        }
+    }
+
+    /// For a direct file.
+    pub const fn synced(self) -> OpenOptions {
+        OpenOptions {
+            synced: true,
             ..self
         }
     }
@@ -181,6 +193,25 @@ impl File {
         match &self.0 {
             FileBody::Ring(file) => file.read_at(position, len).await,
             FileBody::Sim(file) => file.read_at(position, len).await,
+        }
+    }
+
+    /// [`File::read_at`] on a thread beside the executor, which then neither waits nor copies: for
+    /// whoever works through a file behind those who wait. Buffered files only.
+    pub async fn read_beside(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        let _counted = UnderWay::begin();
+        match &self.0 {
+            FileBody::Ring(file) => file.read_beside(position, len).await,
+            FileBody::Sim(file) => file.read_at(position, len).await,
+        }
+    }
+
+    /// [`File::write_all_at`] on a thread beside the executor, see [`File::read_beside`].
+    pub async fn write_beside(&self, position: u64, bytes: Bytes) -> io::Result<()> {
+        let _counted = UnderWay::begin();
+        match &self.0 {
+            FileBody::Ring(file) => file.write_beside(position, bytes).await,
+            FileBody::Sim(_) => self.write_all_at(position, vec![bytes]).await,
         }
     }
 

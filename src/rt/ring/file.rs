@@ -80,6 +80,9 @@ impl File {
                 .create_new(options.create_new)
                 .truncate(options.truncate)
                 .mode(0o644);
+            if options.synced {
+                how.custom_flags(libc::O_DSYNC);
+            }
             Body::Direct(how.dma_open(path).await.map_err(io_error)?)
         } else {
             let path = path.to_owned();
@@ -171,6 +174,30 @@ impl File {
             (read, buffer)
         })
         .await
+    }
+
+    pub(crate) async fn read_beside(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        let file = std::fs::File::from(self.pool_fd()?);
+        blocking_read(move || {
+            let mut bytes = vec![0; len];
+            let mut read = 0;
+            while read < len {
+                match file.read_at(&mut bytes[read..], position + read as u64) {
+                    Ok(0) => break,
+                    Ok(count) => read += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            bytes.truncate(read);
+            Ok(Bytes::from(bytes))
+        })
+        .await
+    }
+
+    pub(crate) async fn write_beside(&self, position: u64, bytes: Bytes) -> io::Result<()> {
+        let file = std::fs::File::from(self.pool_fd()?);
+        blocking_read(move || file.write_all_at(&bytes, position)).await
     }
 
     pub(crate) fn try_read_cached(&self, position: u64, len: usize) -> Option<io::Result<Bytes>> {

@@ -145,7 +145,11 @@ impl File {
         IoDelay::new(&disk.kernel, lands).await;
         let outcome = landing.land();
         IoDelay::new(&disk.kernel, takes - lands).await;
-        outcome
+        outcome?;
+        if handle.options.synced {
+            self.sync().await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
