@@ -15,13 +15,13 @@ use super::super::names::{FileKind, FileState, segment_file_in_state};
 use super::super::segment::{BatchExtent, Loaded, SEGMENT_BYTES_MAX, Segment, SegmentHandles};
 use super::super::txn_index::TxnIndex;
 use super::filter::Kept;
-use crate::rt;
 use crate::rt::fs::{File, OpenOptions};
 use crate::types::Offset;
 
-/// Bytes after which what was written is flushed: a whole segment of dirty pages at once would
-/// make the kernel stop every writer of the machine.
-const SYNC_BYTES: u64 = 8 << 20;
+/// Bytes after which what was written is flushed: whoever waits for a flush of its own waits at the
+/// device for no more than this, and a whole segment of dirty pages at once would make the kernel
+/// stop every writer of the machine.
+const SYNC_BYTES: u64 = 1 << 20;
 
 /// A segment in the making.
 pub struct Output {
@@ -88,25 +88,11 @@ impl Output {
         }
         debug_assert_eq!(self.size - position, kept.bytes.len() as u64);
         self.unsynced += kept.bytes.len() as u64;
-        self.write_batches(position, Bytes::from(kept.bytes))
-            .await?;
+        let bytes = Bytes::from(kept.bytes);
+        self.file.write_beside(position, bytes).await?;
         if self.unsynced >= SYNC_BYTES {
             self.unsynced = 0;
             self.file.sync_data().await?;
-        }
-        Ok(())
-    }
-
-    /// In steps, so that no append of the shard waits for more than one of them.
-    async fn write_batches(&self, mut position: u64, mut bytes: Bytes) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let step = bytes.split_to(bytes.len().min(rt::STEP_BYTES));
-            let len = step.len() as u64;
-            let turn = rt::turn().await;
-            let written = self.file.write_all_at(position, vec![step]).await;
-            turn.end().await;
-            written?;
-            position += len;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::rt::fs::{File, WRITE_NOW_MAX};
+use crate::rt::fs::File;
 use crate::wire::batch::{BatchError, BatchView};
 
 /// Why a walk ended before the end of the file.
@@ -50,9 +50,8 @@ impl Pieces {
         while !self.is_at_end() {
             let left = self.end - self.position;
             let len = left.min(wanted as u64) as usize;
-            let bytes = read(&self.file, self.position, len)
-                .await
-                .map_err(PieceError::Io)?;
+            let read = self.file.read_beside(self.position, len).await;
+            let bytes = read.map_err(PieceError::Io)?;
             match whole_batches(&bytes) {
                 Ok(whole) => {
                     self.position += whole as u64;
@@ -68,16 +67,6 @@ impl Pieces {
         }
         Ok(None)
     }
-}
-
-/// From memory if it is there: that costs a copy instead of a hop to a kernel thread.
-async fn read(file: &File, position: u64, len: usize) -> io::Result<Bytes> {
-    if len <= WRITE_NOW_MAX
-        && let Some(Ok(bytes)) = file.try_read_cached(position, len)
-    {
-        return Ok(bytes);
-    }
-    file.read_at(position, len).await
 }
 
 /// Bytes of the whole batches at the start of `bytes`, at least one.
