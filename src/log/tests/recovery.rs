@@ -1,7 +1,10 @@
 //! What a crash, a bit flip or somebody else's hands leave behind.
 
 use super::*;
+use crate::rt;
+use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, SystemTime};
 
 async fn filled(shard: &Rc<LogShard>, dir: &Path, batches: usize) -> Rc<Log> {
     let (log, _) = open(shard, dir, small_segments()).await;
@@ -186,5 +189,74 @@ fn a_log_that_ends_before_its_start_starts_over() {
         let (log, _) = Log::open(&shard, reopen).await.unwrap();
         assert_eq!((log.log_start(), log.log_end()), (Offset(500), Offset(500)));
         assert_eq!(append(&log, 1, 1).first_offset, Offset(500));
+    });
+}
+
+/// What a partition's directory holds, with the times of the last changes.
+fn state_of(dir: &Path) -> BTreeMap<PathBuf, SystemTime> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let changed = |path: PathBuf| {
+        let changed = std::fs::metadata(&path).unwrap().modified().unwrap();
+        (path, changed)
+    };
+    paths.chain([dir.to_owned()]).map(changed).collect()
+}
+
+#[test]
+fn stopping_a_log_that_nothing_was_written_to_changes_nothing_on_the_disk() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, LogConfig::default()).await;
+        for _ in 0..20 {
+            append(&log, 3, 500);
+        }
+        let end = log.log_end();
+        log.close().await.unwrap();
+        let clean = || LogOpen {
+            clean_shutdown: true,
+            recovery_point: end,
+            ..open_of(&dir, LogConfig::default())
+        };
+        let before = state_of(&log.dir());
+        let (log, report) = Log::open(&shard, clean()).await.unwrap();
+        assert_eq!(report.segments_checked, 0);
+        log.start_epoch(LeaderEpoch(9));
+        log.close().await.unwrap();
+        assert_eq!(state_of(&log.dir()), before);
+        let (log, _) = Log::open(&shard, clean()).await.unwrap();
+        assert_eq!(log.latest_epoch(), Some(LeaderEpoch(1)));
+        assert_eq!(read_all(&log, Offset(0)).await.len(), 20);
+        // What is written after such a life is closed as ever.
+        append(&log, 3, 500);
+        log.close().await.unwrap();
+        assert_ne!(state_of(&log.dir()), before);
+        let clean = LogOpen {
+            recovery_point: end,
+            ..clean()
+        };
+        let (log, report) = Log::open(&shard, clean).await.unwrap();
+        assert_eq!(report.segments_checked, 0);
+        assert_eq!(read_all(&log, Offset(0)).await.len(), 21);
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn an_epoch_reaches_the_disk_with_its_first_record() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, LogConfig::default()).await;
+        let file = log.dir().join(names::LEADER_EPOCH_CHECKPOINT);
+        log.start_epoch(LeaderEpoch(1));
+        rt::sleep(Duration::from_millis(20)).await;
+        assert!(!file.exists());
+        append(&log, 1, 10);
+        while !file.exists() {
+            rt::sleep(Duration::from_millis(1)).await;
+        }
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(text, "0\n1\n1 0\n");
+        log.close().await.unwrap();
     });
 }
