@@ -337,3 +337,128 @@ fn a_topic_made_anew_under_an_old_name_does_not_begin_where_the_old_one_began() 
     assert_eq!(client.list_offset("orders", 0, -2), Ok(0));
     assert_eq!(client.produce("orders", 0, b"new"), Ok(0));
 }
+
+/// Where a partition lies, and where it is on its way to.
+fn places(home: &Home, topic: &str, partition: i32) -> (Vec<&'static str>, Vec<&'static str>) {
+    let holds = |name: &str, what: &dyn Fn(&str) -> bool| {
+        let entries = std::fs::read_dir(home.path(name)).into_iter().flatten();
+        let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.any(|name| what(&name))
+    };
+    let own = format!("{topic}-{partition}");
+    let copy = |name: &str| name.starts_with(&format!("{own}.")) && name.ends_with("-future");
+    let all = ["a", "b"].into_iter();
+    let lies = all.clone().filter(|dir| holds(dir, &|name| name == own));
+    let comes = all.filter(|dir| holds(dir, &copy));
+    (lies.collect(), comes.collect())
+}
+
+#[test]
+fn a_replica_moves_to_another_directory_and_says_why_it_does_not() {
+    let home = Home::new();
+    // So slow that a move is seen, and given up, before it is done.
+    let mut broker = home.start(&[
+        "replica.alter.log.dirs.io.max.bytes.per.second=100000",
+        "log.segment.delete.delay.ms=0",
+    ]);
+    let mut client = Client::connect(broker.address);
+    client.create_topic("t", 2, &[]);
+    let (from, to) = match places(&home, "t", 0).0[0] {
+        "a" => ("a", "b"),
+        _ => ("b", "a"),
+    };
+    let value = [7; 100_000];
+    for at in 0..40 {
+        assert_eq!(client.produce("t", 0, &value), Ok(at));
+    }
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (there, back) = (path(to), path(from));
+    for (topic, partition, dir, told) in [
+        ("t", 0, "/nowhere", ErrorCode::LOG_DIR_NOT_FOUND),
+        ("u", 0, &*there, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 9, &*there, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", 0, &*back, ErrorCode::NONE),
+        ("t", 0, &*there, ErrorCode::NONE),
+    ] {
+        assert_eq!(client.alter_log_dir(topic, partition, dir), told, "{dir}");
+    }
+    // Seen on its way, and given up.
+    until("the copy has begun", || {
+        places(&home, "t", 0) == (vec![from], vec![to])
+    });
+    let lag = client.future_lag("t", 0);
+    assert!(lag.is_some_and(|lag| lag > 0), "{lag:?}");
+    assert_eq!(client.alter_log_dir("t", 0, &back), ErrorCode::NONE);
+    assert_eq!(places(&home, "t", 0), (vec![from], vec![]));
+    assert_eq!(client.future_lag("t", 0), None);
+    // Over a kill and an orderly stop, both in the middle of it.
+    assert_eq!(client.alter_log_dir("t", 0, &there), ErrorCode::NONE);
+    for kill in [true, false] {
+        until("the copy has begun", || {
+            places(&home, "t", 0) == (vec![from], vec![to])
+        });
+        match kill {
+            true => broker.kill(),
+            false => broker.stop(),
+        }
+        broker.restart();
+        client = Client::connect(broker.address);
+        assert_eq!(client.produce("t", 0, b"more"), Ok(40 + i64::from(!kill)));
+    }
+    until("the copy goes on", || client.future_lag("t", 0).is_some());
+    client.set_broker(
+        1,
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "100000000",
+    );
+    until("it has moved", || {
+        places(&home, "t", 0) == (vec![to], vec![])
+    });
+    assert_eq!(client.produce("t", 0, b"there"), Ok(42));
+    assert_eq!(client.read_all("t", 0).len(), 43);
+    broker.kill();
+    broker.restart();
+    let mut client = Client::connect(broker.address);
+    assert_eq!(client.read_all("t", 0).len(), 43);
+    assert_eq!(places(&home, "t", 0), (vec![to], vec![]));
+}
+
+#[test]
+fn nothing_is_lost_of_what_is_written_while_replicas_move_and_the_broker_is_killed() {
+    let home = Home::new();
+    let port = support::fixed_port();
+    let listeners = format!("listeners=PLAINTEXT://127.0.0.1:{port}");
+    let mut broker = home.start(&[&listeners, "log.segment.delete.delay.ms=0"]);
+    Client::connect(broker.address).create_topic("t", 3, &[]);
+    let load = support::load::Load::new(&broker.bootstrap(), "t", 3);
+    let mut moved = 0;
+    let sent = load.run(|| {
+        for round in 0..8 {
+            let mut client = Client::connect(broker.address);
+            let before: Vec<_> = (0..3).map(|index| places(&home, "t", index).0).collect();
+            for (index, lies) in before.iter().enumerate() {
+                let to = if lies == &["a"] { "b" } else { "a" };
+                let dir = home.path(to).to_str().unwrap().to_owned();
+                let told = client.alter_log_dir("t", index as i32, &dir);
+                assert_eq!(told, ErrorCode::NONE);
+            }
+            if round % 2 == 0 {
+                // Anywhere within the moves.
+                std::thread::sleep(Duration::from_millis(fastrand::u64(..150)));
+                broker.kill();
+                broker.restart();
+            }
+            until("all have moved", || {
+                (0..3).all(|index| {
+                    let (lies, comes) = places(&home, "t", index as i32);
+                    lies.len() == 1 && comes.is_empty() && lies != before[index]
+                })
+            });
+            moved += 3;
+            load.goes_on(load.done());
+        }
+    });
+    load.verify(&broker.bootstrap(), sent);
+    println!("{sent} records over {moved} moves");
+    broker.stop();
+}

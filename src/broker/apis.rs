@@ -27,6 +27,7 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::OFFSET_FOR_LEADER_EPOCH,
     ApiKey::DESCRIBE_CONFIGS,
     ApiKey::ALTER_CONFIGS,
+    ApiKey::ALTER_REPLICA_LOG_DIRS,
     ApiKey::DESCRIBE_LOG_DIRS,
     ApiKey::CREATE_PARTITIONS,
     ApiKey::DELETE_GROUPS,

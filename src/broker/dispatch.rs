@@ -103,6 +103,7 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
         ApiKey::OFFSET_FOR_LEADER_EPOCH => run(c, body, leader_epochs::handle).await,
         ApiKey::DESCRIBE_CONFIGS => run(c, body, configs::describe).await,
         ApiKey::ALTER_CONFIGS => run(c, body, configs::alter).await,
+        ApiKey::ALTER_REPLICA_LOG_DIRS => run(c, body, alter_log_dirs::handle).await,
         ApiKey::DESCRIBE_LOG_DIRS => run(c, body, log_dirs::handle).await,
         ApiKey::CREATE_PARTITIONS => run(c, body, topics::create_partitions).await,
         ApiKey::ELECT_LEADERS => run(c, body, forwarded::handle::<ElectLeadersRequest>).await,

@@ -2,7 +2,11 @@
 //! on the connection's shard; every shard answers for the partitions it owns.
 
 use super::request::Context;
+use crate::log::Log;
+use crate::replica::partition::Partition;
+use crate::shard::Shard;
 use crate::shard::mesh::LocalFuture;
+use crate::types::Offset;
 use crate::wire::messages::describe_log_dirs_request::DescribeLogDirsRequest;
 use crate::wire::messages::describe_log_dirs_response::{
     DescribeLogDirsPartition, DescribeLogDirsResponse, DescribeLogDirsResult, DescribeLogDirsTopic,
@@ -20,6 +24,28 @@ struct Size {
     partition: i32,
     bytes: u64,
     lag: i64,
+    is_future: bool,
+}
+
+/// A partition, and the copy by which it is moved to another directory.
+fn sizes(shard: &Shard, partition: &Partition) -> Vec<Size> {
+    let log = &partition.log;
+    let size = |of: &Log, lag: i64, is_future| {
+        Some(Size {
+            dir: of.dir().parent()?.to_owned(),
+            topic: partition.topic.clone(),
+            partition: partition.id.index,
+            bytes: of.size_bytes(),
+            lag: lag.max(0),
+            is_future,
+        })
+    };
+    let behind = |ahead: Offset, end: Offset| ahead.0 - end.0;
+    // How far the high watermark is ahead of the log end: never, on a leader.
+    let lag = behind(partition.bounds().high_watermark, log.log_end());
+    let copy = shard.future_of(partition);
+    let copy = copy.and_then(|copy| size(&copy, behind(log.log_end(), copy.log_end()), true));
+    size(log, lag, false).into_iter().chain(copy).collect()
 }
 
 pub async fn handle(
@@ -29,20 +55,10 @@ pub async fn handle(
     let answers = context
         .shard
         .ask_all(|shard| -> LocalFuture<Vec<Size>> {
-            let sizes = shard
-                .partitions()
-                .into_iter()
-                .filter_map(|partition| {
-                    Some(Size {
-                        dir: partition.log.dir().parent()?.to_owned(),
-                        topic: partition.topic.clone(),
-                        partition: partition.id.index,
-                        bytes: partition.log.size_bytes(),
-                        // How far the high watermark is ahead of the log end: never, on a leader.
-                        lag: (partition.bounds().high_watermark.0 - partition.log.log_end().0)
-                            .max(0),
-                    })
-                })
+            let partitions = shard.partitions();
+            let sizes = partitions
+                .iter()
+                .flat_map(|partition| sizes(&shard, partition))
                 .collect();
             Box::pin(std::future::ready(sizes))
         })
@@ -80,6 +96,7 @@ pub async fn handle(
                 partition_index: size.partition,
                 partition_size: size.bytes as i64,
                 offset_lag: size.lag,
+                is_future_key: size.is_future,
                 ..Default::default()
             });
     }

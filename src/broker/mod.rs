@@ -2,6 +2,7 @@
 //! connection's shard; what a partition, a group or the controller must decide is asked of its
 //! owner by message. Never touches a socket or a file.
 
+mod alter_log_dirs;
 pub mod api_versions;
 pub mod apis;
 pub mod configs;

@@ -9,6 +9,7 @@ mod accumulator;
 mod admin;
 mod admin_configs;
 mod admin_groups;
+mod admin_log_dirs;
 mod admin_partitions;
 mod admin_quorum;
 mod assignment;

@@ -354,6 +354,9 @@ impl Log {
                 last: extent.last,
             });
         }
+        if state.is_future {
+            return;
+        }
         let cached = CachedBatch {
             base: extent.base,
             last: extent.last,

@@ -331,6 +331,29 @@ impl LogDir {
         Ok(name)
     }
 
+    /// Gives the copy of a partition, which has no other log, the partition's name.
+    pub async fn promote(&self, copy: &str, topic: &str, partition: i32) -> Result<(), DirError> {
+        let from = self.path.join(copy);
+        let to = self.path.join(names::partition_dir(topic, partition));
+        let renamed = super::relocate::rename_dir(&from, &to).await;
+        renamed.map_err(|source| DirError::Io {
+            what: "rename",
+            path: from,
+            source,
+        })
+    }
+
+    /// Removes the copy of a partition that nobody goes on with.
+    pub async fn remove_copy(&self, copy: &str) -> Result<(), DirError> {
+        let path = self.path.join(copy);
+        let removed = rt::fs::remove_dir_all(&path).await;
+        removed.map_err(|source| DirError::Io {
+            what: "remove",
+            path,
+            source,
+        })
+    }
+
     async fn write(&self, name: &str, bytes: Vec<u8>) -> Result<(), DirError> {
         let path = self.path.join(name);
         checkpoint::write_atomic(&path, bytes)
@@ -410,7 +433,7 @@ fn decode_clean_marker(bytes: &[u8]) -> CleanShutdown {
 }
 
 /// A random (version 4) id.
-pub(super) fn random_id() -> Uuid {
+pub fn random_id() -> Uuid {
     let mut bytes = [0; 16];
     rt::fill_random(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;

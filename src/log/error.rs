@@ -73,7 +73,7 @@ impl LogError {
         }
     }
 
-    pub(super) fn storage(what: &'static str, path: PathBuf, source: io::Error) -> LogError {
+    pub fn storage(what: &'static str, path: PathBuf, source: io::Error) -> LogError {
         LogError::Storage(StorageFailure {
             what,
             path,

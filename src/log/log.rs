@@ -88,6 +88,10 @@ pub(super) struct LogState {
     pub flush_wanted: Offset,
     /// The last write found no space.
     pub space_short: bool,
+    /// Appends are taken but not written: see [`Log::hold_writes`].
+    pub held: bool,
+    /// The copy of another log that it is to replace; nobody reads it.
+    pub is_future: bool,
     /// The leader-epoch checkpoint on disk is behind memory.
     pub epochs_unwritten: bool,
     /// Sealed segments below this were seen to be on the disk as a whole: a place to look from.

@@ -99,6 +99,8 @@ pub struct LogManager {
     shard: Rc<LogShard>,
     settings: ManagerSettings,
     logs: RefCell<BTreeMap<Key, Rc<Log>>>,
+    /// Copies of logs that are to take their place in another directory; at most one of each.
+    futures: RefCell<BTreeMap<Key, Rc<Log>>>,
     /// Log directories that failed, each with what took it offline.
     offline_dirs: RefCell<BTreeMap<PathBuf, LogError>>,
     tell: Box<dyn Fn(&Path, &LogError)>,
@@ -119,6 +121,7 @@ impl LogManager {
             shard: shard.clone(),
             settings,
             logs: RefCell::default(),
+            futures: RefCell::default(),
             offline_dirs: RefCell::default(),
             tell: Box::new(tell),
             cleaner: Cleaner::new(settings.cleaner),
@@ -162,6 +165,45 @@ impl LogManager {
         Ok((log, report))
     }
 
+    /// Opens, or creates, the copy of a partition's log that is to take its place, in the
+    /// directory `name`.
+    pub async fn open_future(
+        &self,
+        open: LogOpen,
+        name: &str,
+    ) -> Result<(Rc<Log>, RecoveryReport), LogError> {
+        let key = (open.topic.clone(), open.partition);
+        let log_dir = open.log_dir.clone();
+        if let Some(cause) = self.failure_of(&log_dir) {
+            return Err(cause);
+        }
+        let (log, report) = Log::open_future(&self.shard, open, name).await?;
+        self.futures.borrow_mut().insert(key, log.clone());
+        if let Some(cause) = self.failure_of(&log_dir) {
+            log.take_offline(&cause);
+        }
+        Ok((log, report))
+    }
+
+    /// The copy of a partition's log that is to take its place, if there is one.
+    pub fn future(&self, topic: &str, partition: i32) -> Option<Rc<Log>> {
+        let key = (topic.to_owned(), partition);
+        self.futures.borrow().get(&key).cloned()
+    }
+
+    /// Deletes the copy of a partition's log, or, after it has taken the log's place, what it has
+    /// the files of now.
+    pub async fn delete_future(&self, topic: &str, partition: i32) -> Result<(), LogError> {
+        let Some(log) = self.future(topic, partition) else {
+            return Ok(());
+        };
+        let outcome = doom(&log).await;
+        self.futures
+            .borrow_mut()
+            .remove(&(topic.to_owned(), partition));
+        outcome
+    }
+
     /// Opens many logs side by side, as at start-up; in the order asked.
     pub async fn open_all(
         self: &Rc<Self>,
@@ -200,20 +242,8 @@ impl LogManager {
         else {
             return Ok(());
         };
-        if log.is_offline() {
-            return Ok(());
-        }
         self.cleaner.leave(&log).await;
-        log.mark_deleted().await?;
-        let delay = log.config().file_delete_delay_ms.max(0) as u64;
-        drop(rt::spawn(async move {
-            rt::sleep(Duration::from_millis(delay)).await;
-            if let Err(error) = log.delete_files().await {
-                // The next start removes it.
-                tracing::warn!(dir = %log.dir().display(), %error, "deleted partition not removed");
-            }
-        }));
-        Ok(())
+        doom(&log).await
     }
 
     /// Starts the periodic work of this shard; it ends with [`LogManager::stop`].
@@ -281,11 +311,12 @@ impl LogManager {
         self.stop();
         self.cleaner.stop().await;
         let logs = std::mem::take(&mut *self.logs.borrow_mut());
+        let futures = std::mem::take(&mut *self.futures.borrow_mut());
         let close = |log: Rc<Log>| async move {
             let log_dir = log.dir().parent().map(Path::to_owned).unwrap_or_default();
             (log_dir, log.close().await)
         };
-        let logs = logs.into_values().collect();
+        let logs = logs.into_values().chain(futures.into_values()).collect();
         let mut closed: BTreeMap<PathBuf, Result<(), LogError>> = BTreeMap::new();
         for (log_dir, outcome) in side_by_side(logs, close).await {
             let all = closed.entry(log_dir).or_insert(Ok(()));
@@ -338,7 +369,8 @@ impl LogManager {
             }
             offline.insert(log_dir.to_owned(), cause.clone());
         }
-        for log in self.logs() {
+        let futures: Vec<Rc<Log>> = self.futures.borrow().values().cloned().collect();
+        for log in self.logs().into_iter().chain(futures) {
             if log.dir().parent() == Some(log_dir) {
                 log.take_offline(cause);
             }
@@ -364,4 +396,23 @@ impl LogManager {
         }
         !self.stopping.get()
     }
+}
+
+/// Gives a log's directory its doomed name and removes it after `file.delete.delay.ms`. One that
+/// is offline is not touched.
+async fn doom(log: &Rc<Log>) -> Result<(), LogError> {
+    if log.is_offline() {
+        return Ok(());
+    }
+    log.mark_deleted().await?;
+    let log = log.clone();
+    let delay = log.config().file_delete_delay_ms.max(0) as u64;
+    drop(rt::spawn(async move {
+        rt::sleep(Duration::from_millis(delay)).await;
+        if let Err(error) = log.delete_files().await {
+            // The next start removes it.
+            tracing::warn!(dir = %log.dir().display(), %error, "deleted partition not removed");
+        }
+    }));
+    Ok(())
 }

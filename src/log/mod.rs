@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
 //! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
+//! | `relocate` | the place of a log taken over by its copy in another directory |
 //! | `flush`, [`journal`] | flush rounds of the shard, its redo journal |
 //! | `segment`, `index`, `index_files`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
@@ -46,6 +47,7 @@ mod read;
 mod read_ahead;
 mod rebuild;
 mod recover;
+mod relocate;
 mod retention;
 mod scan;
 mod segment;
@@ -75,6 +77,7 @@ pub use producers::{ProducerLimits, VerificationGuard};
 pub use read::{OffsetPosition, ReadOutcome};
 pub use read_ahead::{ColdReadLimits, ReadAheadStats};
 pub use recover::Cut;
+pub use relocate::{HeldWrites, PlaceError};
 pub use retention::{RetentionCause, RetentionReport};
 pub use shard::{LogShard, ShardLimits};
 pub use validator::Origin;

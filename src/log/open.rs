@@ -80,8 +80,28 @@ impl Log {
         shard: &Rc<LogShard>,
         open: LogOpen,
     ) -> Result<(Rc<Log>, RecoveryReport), LogError> {
-        let begun = rt::now();
         let dir = partition_path(&open.log_dir, &open.topic, open.partition);
+        Log::open_at(shard, open, dir).await
+    }
+
+    /// Opens, or creates, the copy of a log that is to take its place, in the directory `name`.
+    pub async fn open_future(
+        shard: &Rc<LogShard>,
+        open: LogOpen,
+        name: &str,
+    ) -> Result<(Rc<Log>, RecoveryReport), LogError> {
+        let dir = open.log_dir.join(name);
+        let (log, report) = Log::open_at(shard, open, dir).await?;
+        log.state_mut().is_future = true;
+        Ok((log, report))
+    }
+
+    async fn open_at(
+        shard: &Rc<LogShard>,
+        open: LogOpen,
+        dir: PathBuf,
+    ) -> Result<(Rc<Log>, RecoveryReport), LogError> {
+        let begun = rt::now();
         let storage = |what| {
             let dir = dir.clone();
             move |error| LogError::storage(what, dir, error)
@@ -440,6 +460,8 @@ impl Loader {
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
             space_short: false,
+            held: false,
+            is_future: false,
             epochs_unwritten: self.report.segments_checked > 0 && epochs_changed,
             synced_below: Cell::new(Offset::ZERO),
             unproven: !clean && durable < self.log_end,

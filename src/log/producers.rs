@@ -481,6 +481,11 @@ impl Producers {
         self.end_offset
     }
 
+    /// The snapshots of another directory count from here on, the last of which is of `offset`.
+    pub fn snapshot_lies_at(&mut self, offset: Offset) {
+        self.snapshot_offset = offset.min(self.end_offset);
+    }
+
     /// Where the last snapshot stands.
     pub fn snapshot_offset(&self) -> Offset {
         self.snapshot_offset

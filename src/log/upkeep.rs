@@ -96,7 +96,8 @@ impl Log {
         let permit = self.upkeep.acquire(1).await;
         let stands = {
             let state = self.state();
-            state.segments.contains_key(&base) && state.segments.contains_key(&old.base())
+            let live = state.segments.get(&old.base());
+            state.segments.contains_key(&base) && live.is_some_and(|live| Rc::ptr_eq(live, &old))
         };
         if stands && self.check_usable().is_ok() {
             let dir = self.dir();

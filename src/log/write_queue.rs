@@ -246,6 +246,11 @@ impl WriteQueue {
         self.took(waiting);
     }
 
+    /// What waits, oldest first.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &PendingWrite> {
+        self.pending.iter()
+    }
+
     pub(super) fn push(&mut self, write: PendingWrite) {
         let size = u64::from(write.size);
         self.bytes += size;

@@ -75,7 +75,8 @@ impl Log {
         parts: &[Bytes],
         size: usize,
     ) -> Result<WriteNow, LogError> {
-        if size > WRITE_NOW_BYTES_MAX || !state.queue.is_idle() || state.queue.has_dirty_tail() {
+        let waits = state.held || !state.queue.is_idle() || state.queue.has_dirty_tail();
+        if size > WRITE_NOW_BYTES_MAX || waits {
             return Ok(WriteNow::Queue);
         }
         let Some(handles) = state.active().handles() else {
@@ -109,7 +110,8 @@ impl Log {
     /// The write failed for good; the caller takes the log offline. On a full disk the tail is cut
     /// behind, as if the writer had met it.
     pub(super) fn write_queue_now(&self, state: &mut LogState) -> Result<(), LogError> {
-        while !state.queue.running
+        while !state.held
+            && !state.queue.running
             && state.queue.in_flight() == 0
             && !state.queue.has_dirty_tail()
             && state.queue.front_bytes() <= WRITE_NOW_BYTES_MAX as u64
@@ -160,7 +162,7 @@ impl Log {
 
     /// Sees to it that what is queued gets written.
     pub(super) fn wake_writer(&self, state: &mut LogState) {
-        if !state.queue.running && !waits_for_flights(state) {
+        if !state.held && !state.queue.running && !waits_for_flights(state) {
             state.queue.running = true;
             let log = self.rc();
             drop(rt::spawn(async move { log.run_writer().await }));
@@ -241,7 +243,8 @@ impl Log {
 
     /// What to do next; `None` if there is nothing, or if the end of a write in flight decides.
     fn find_step(&self, state: &mut LogState, permitted: bool) -> Option<Step> {
-        if matches!(state.status, Status::Offline(_) | Status::Closed) || waits_for_flights(state) {
+        let ended = matches!(state.status, Status::Offline(_) | Status::Closed);
+        if ended || state.held || waits_for_flights(state) {
             return None;
         }
         let segment = state

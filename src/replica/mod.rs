@@ -9,6 +9,7 @@
 //! * [`partition`] one partition's replica on its shard: its role beside its log;
 //! * [`fetch_session`] the follower's side of incremental fetch sessions (KIP-227);
 //! * [`delayed`] the produce and fetch operations that wait in purgatory;
+//! * [`relocation`] a replica on its way to another log directory;
 //! * [`session`] the broker's side of them;
 //! * [`throttle`] how fast replicas out of sync may be copied;
 //! * `mutation` faults that tests put in on purpose.
@@ -21,6 +22,7 @@ pub mod in_sync;
 pub mod leader;
 pub(crate) mod mutation;
 pub mod partition;
+pub mod relocation;
 pub mod session;
 #[cfg(test)]
 mod simulation;

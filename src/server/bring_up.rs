@@ -201,7 +201,7 @@ async fn be_a_broker(
     control.start_heartbeats(me);
     // What lies in the directories is judged by metadata that has this registration.
     control.image_at(control.broker_epoch()).await;
-    let facts = control.dirs().read(&control.image()).await;
+    let facts = control.dirs().read(&control.image(), config.node_id).await;
     let facts = Arc::new(facts.map_err(|error| error.to_string())?);
     settle(control, &facts).await;
     for start in starts {

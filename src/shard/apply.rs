@@ -44,6 +44,8 @@ pub struct DirFacts {
     /// The partitions that lie in it, each with the topic it is of: a topic made anew under the
     /// same name has nothing here, and the checkpoints say nothing of it.
     pub present: AHashMap<(String, i32), Uuid>,
+    /// The copies of partitions that were on their way here: topic, and name of the directory.
+    pub futures: AHashMap<(String, i32), (Uuid, String)>,
     /// What the flush journals of an earlier life say.
     pub journals: Arc<Journals>,
 }
@@ -160,6 +162,10 @@ impl Shard {
                     self.unserved.partitions.borrow_mut().remove(&new.id);
                     tell_recovery(&log, &report);
                     self.host(image, new, log);
+                    self.forget_preferred(new.id);
+                    if let Some(partition) = self.partition(new.id) {
+                        self.resume_move(&partition).await;
+                    }
                     let registered = new.registration.directory(self.node.node);
                     let lies_in = self.dirs.online.iter().find(|facts| facts.path == dir);
                     let lies_in = lies_in.filter(|facts| facts.id != registered);
@@ -325,6 +331,13 @@ impl Shard {
         if let Some(dir) = dirs.iter().find(|dir| dir.has(key, new.id.topic)) {
             return Some(dir).filter(is_online);
         }
+        // Before what the controller has chosen, as in Kafka: it is told.
+        if let Some(path) = self.preferred_dir(new.id)
+            && let Some(dir) = dirs.iter().find(|dir| dir.path == path)
+            && is_online(&dir)
+        {
+            return Some(dir);
+        }
         let registered = new.registration.directory(self.node.node);
         if let Some(dir) = dirs.iter().find(|dir| dir.id == registered) {
             return Some(dir).filter(is_online);
@@ -423,6 +436,7 @@ impl Shard {
         self.remove_partition(partition.id);
         partition.mark_gone();
         self.unfollow(partition, None);
+        self.end_move(partition.id).await;
         self.check_waiting(partition.id, true);
         if partition.topic == OFFSETS_TOPIC {
             self.groups.release(partition.id.index);

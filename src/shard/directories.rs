@@ -12,10 +12,12 @@ use crate::log::LogError;
 use crate::log::dir::{DirError, LogDir, MetaProperties};
 use crate::log::journal::Journals;
 use crate::log::names::PartitionDir;
+use crate::replica::relocation::{Remains, Verdict};
 use crate::rt;
-use crate::types::Uuid;
+use crate::types::{NodeId, Uuid};
 use ahash::{AHashMap, AHashSet};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -166,22 +168,75 @@ impl LogDirs {
 
     /// What the shards must know of the directories. Leftovers of deleted topics go; partitions of
     /// topics that the metadata does not know are set aside as stray.
-    pub async fn read(&self, image: &Image) -> Result<Directories, DirectoriesError> {
-        let mut online = Vec::with_capacity(self.entries.len());
+    pub async fn read(&self, image: &Image, node: NodeId) -> Result<Directories, DirectoriesError> {
+        let mut read = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
             let (Some(dir), Some(id)) = (entry.online(), entry.id.get()) else {
                 continue;
             };
             match read_one(dir, id, image).await {
-                Ok(facts) => online.push(facts),
+                Ok(facts) => read.push((entry, facts)),
                 Err(error) => entry.give_up(&error),
             }
         }
+        let some_offline = self.entries.iter().any(|entry| entry.online().is_none());
+        self.settle_moves(&mut read, image, node, some_offline)
+            .await;
+        read.retain(|(entry, _)| entry.online().is_some());
+        let online = read.into_iter().map(|(_, facts)| facts).collect();
         self.check()?;
         Ok(Directories {
             online,
             offline: self.offline(),
         })
+    }
+
+    /// Of every partition that was on its way from one directory to another one log is left, and at
+    /// most one copy.
+    async fn settle_moves(
+        &self,
+        read: &mut [(&Entry, DirFacts)],
+        image: &Image,
+        node: NodeId,
+        some_offline: bool,
+    ) {
+        let mut keys: BTreeSet<(String, i32)> = BTreeSet::new();
+        let mut seen: AHashSet<(String, i32)> = AHashSet::new();
+        for (_, facts) in read.iter() {
+            keys.extend(facts.futures.keys().cloned());
+            let twice = facts
+                .present
+                .keys()
+                .filter(|key| !seen.insert((*key).clone()));
+            keys.extend(twice.cloned());
+        }
+        for key in keys {
+            let places = |holds: &dyn Fn(&DirFacts) -> bool| -> Vec<usize> {
+                let all = read.iter().enumerate();
+                all.filter(|(_, (_, facts))| holds(facts))
+                    .map(|(place, _)| place)
+                    .collect()
+            };
+            let topic = image.topic_by_name(&key.0);
+            let registered = topic.and_then(|topic| topic.partition(key.1));
+            let registered = registered.map(|partition| partition.directory(node));
+            let remains = Remains {
+                named: &places(&|facts| facts.present.contains_key(&key)),
+                copies: &places(&|facts| facts.futures.contains_key(&key)),
+                registered: places(&|facts| Some(facts.id) == registered)
+                    .first()
+                    .copied(),
+                some_offline,
+            };
+            let verdict = remains.verdict();
+            for (place, (entry, facts)) in read.iter_mut().enumerate() {
+                if let Some(dir) = entry.online()
+                    && let Err(error) = settle_move(dir, facts, &key, place, &verdict).await
+                {
+                    entry.give_up(&error);
+                }
+            }
+        }
     }
 
     /// The broker runs while there is a directory, and that of the metadata log.
@@ -288,6 +343,37 @@ impl Directories {
     }
 }
 
+/// Carries out what was decided of a partition, in one directory.
+async fn settle_move(
+    dir: &LogDir,
+    facts: &mut DirFacts,
+    key: &(String, i32),
+    place: usize,
+    verdict: &Verdict,
+) -> Result<(), DirError> {
+    let (topic, partition) = (&key.0, key.1);
+    let path = dir.path().display();
+    if verdict.aside.contains(&place) {
+        let aside = dir.make_stray(topic, partition).await?;
+        tracing::warn!(dir = %path, topic, partition, aside, "partition has moved to another directory, set aside");
+        facts.present.remove(key);
+    }
+    if verdict.promote == Some(place)
+        && let Some((topic_id, copy)) = facts.futures.remove(key)
+    {
+        tracing::warn!(dir = %path, topic, partition, "partition is nowhere, its copy takes its place");
+        dir.promote(&copy, topic, partition).await?;
+        facts.present.insert(key.clone(), topic_id);
+    }
+    if verdict.delete.contains(&place)
+        && let Some((_, copy)) = facts.futures.remove(key)
+    {
+        tracing::info!(dir = %path, copy, "copy that nobody goes on with removed");
+        dir.remove_copy(&copy).await?;
+    }
+    Ok(())
+}
+
 async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, DirError> {
     let clean = dir.take_clean_marker().await?.is_some();
     let removed = dir.remove_doomed().await?;
@@ -296,15 +382,33 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
     }
     let checkpoints = dir.read_checkpoints().await?;
     let mut present = AHashMap::new();
-    let (mut names, mut partitions) = (Vec::new(), Vec::new());
+    let mut futures: AHashMap<(String, i32), (Uuid, String)> = AHashMap::new();
+    let (mut names, mut kinds) = (Vec::new(), Vec::new());
     for (name, kind) in dir.partitions().await? {
-        if let PartitionDir::Live { topic, partition } = kind {
+        if matches!(kind, PartitionDir::Live { .. } | PartitionDir::Future { .. }) {
             names.push(name);
-            partitions.push((topic, partition));
+            kinds.push(kind);
         }
     }
     let topic_ids = dir.topic_ids_of(&names).await?;
-    for ((name, topic_id), (topic, partition)) in names.into_iter().zip(topic_ids).zip(partitions) {
+    for ((name, topic_id), kind) in names.into_iter().zip(topic_ids).zip(kinds) {
+        let (topic, partition) = match kind {
+            PartitionDir::Live { topic, partition } => (topic, partition),
+            PartitionDir::Future { topic, partition } => {
+                let key = (topic, partition);
+                let known = image.topic_by_name(&key.0);
+                let known = known.filter(|known| known.has_partition(partition));
+                match known.filter(|known| topic_id == Some(known.id)) {
+                    Some(known) if !futures.contains_key(&key) => {
+                        futures.insert(key, (known.id, name));
+                    }
+                    // Only a copy, and of nothing that there is.
+                    _ => dir.remove_copy(&name).await?,
+                }
+                continue;
+            }
+            _ => continue,
+        };
         let known = image.topic_by_name(&topic).filter(|known| {
             topic_id.is_none_or(|id| id == known.id) && known.has_partition(partition)
         });
@@ -336,5 +440,6 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
         clean,
         checkpoints,
         present,
+        futures,
     })
 }

@@ -249,7 +249,8 @@ impl Control {
         });
     }
 
-    async fn assign_once(&self, wanted: &[(PartitionId, Uuid)]) -> bool {
+    /// The same once; whether it was taken.
+    pub(super) async fn assign_once(&self, wanted: &[(PartitionId, Uuid)]) -> bool {
         let request = AssignReplicasToDirsRequest {
             broker_id: self.node.node.0,
             broker_epoch: self.broker_epoch(),

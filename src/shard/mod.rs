@@ -10,6 +10,7 @@
 //! * [`apply`] makes the shard's replicas follow the metadata image, `roles` gives them theirs;
 //! * `in_sync` the in-sync sets of what the shard leads;
 //! * `fetcher` the followers' fetchers, `cut` their cuts, `throttles` how fast both sides copy;
+//! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
@@ -31,6 +32,7 @@ pub mod groups;
 mod in_sync;
 mod lifeline;
 pub mod mesh;
+mod moves;
 pub mod producer_ids;
 pub mod read;
 mod roles;

@@ -8,6 +8,7 @@ use super::fetcher::Fetchers;
 use super::groups::Groups;
 use super::in_sync::InSyncChanges;
 use super::mesh::{Mesh, Place};
+use super::moves::Moves;
 use super::producer_ids::ProducerIds;
 use super::throttles::Throttles;
 use super::waiting::Waiting;
@@ -65,6 +66,7 @@ pub struct Shard {
     pub(super) in_sync: InSyncChanges,
     pub(super) fetchers: Fetchers,
     pub(super) throttles: Throttles,
+    pub(super) moves: Moves,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
@@ -111,6 +113,7 @@ impl Shard {
             in_sync: InSyncChanges::default(),
             fetchers: Fetchers::default(),
             throttles: Throttles::default(),
+            moves: Moves::default(),
             apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),

@@ -1,5 +1,5 @@
 //! The replication throttles of a shard: its share of the broker's rates for what it leads and
-//! follows. Runs on the shard. How a rate is kept is decided by [`crate::replica::throttle`].
+//! follows, and for what it moves between log directories. Runs on the shard. How a rate is kept is decided by [`crate::replica::throttle`].
 
 use super::Shard;
 use crate::config::layers::Layers;
@@ -20,6 +20,7 @@ pub enum Side {
 pub struct Throttles {
     leader: RefCell<Throttle>,
     follower: RefCell<Throttle>,
+    moves: RefCell<Throttle>,
 }
 
 impl Throttles {
@@ -34,14 +35,20 @@ impl Throttles {
 impl Shard {
     /// Takes the broker's rates, as the metadata has them now.
     pub(super) fn set_throttle_rates(&self, layers: &Layers<'_>) {
-        for (side, name) in [
-            (Side::Leader, "leader.replication.throttled.rate"),
-            (Side::Follower, "follower.replication.throttled.rate"),
+        let Throttles {
+            leader,
+            follower,
+            moves,
+        } = &self.throttles;
+        for (throttle, name) in [
+            (leader, "leader.replication.throttled.rate"),
+            (follower, "follower.replication.throttled.rate"),
+            (moves, "replica.alter.log.dirs.io.max.bytes.per.second"),
         ] {
             let rate = layers.broker_value(name).trim().parse::<u64>().ok();
             let rate = rate.filter(|rate| *rate < i64::MAX as u64);
             let share = rate.map(|rate| (rate / self.shards() as u64).max(1));
-            self.throttles.of(side).borrow_mut().set_rate(share);
+            throttle.borrow_mut().set_rate(share);
         }
     }
 
@@ -60,6 +67,18 @@ impl Shard {
             let mut throttle = self.throttles.of(side).borrow_mut();
             throttle.is_exceeded(rt::now())
         }
+    }
+
+    /// Whether copying from one log directory to another is to wait.
+    pub(super) fn are_moves_held_up(&self) -> bool {
+        let mut throttle = self.throttles.moves.borrow_mut();
+        throttle.is_exceeded(rt::now())
+    }
+
+    /// Bytes were copied from one log directory to another.
+    pub(super) fn count_moved(&self, bytes: usize) {
+        let mut throttle = self.throttles.moves.borrow_mut();
+        throttle.record(bytes as u64, rt::now());
     }
 
     /// Bytes of a partition were copied.

@@ -69,6 +69,18 @@ impl Shard {
                     high_watermark: partition.bounds().high_watermark,
                 })
             });
+        let copies = self.partitions();
+        let copies = copies.iter().filter_map(|partition| {
+            let copy = self.future_of(partition)?;
+            Some(PartitionFacts {
+                dir: copy.dir().parent()?.to_owned(),
+                high_watermark: partition.bounds().high_watermark.min(copy.log_end()),
+                log: CheckpointFacts {
+                    first_dirty: partition.log.checkpoint_facts().first_dirty,
+                    ..copy.checkpoint_facts()
+                },
+            })
+        });
         let unserved = self
             .unserved_in_dirs()
             .into_iter()
@@ -96,7 +108,7 @@ impl Shard {
                     },
                 }
             });
-        open.chain(unserved).collect()
+        open.chain(copies).chain(unserved).collect()
     }
 
     /// Brings the shard's gauges up to date, before a scrape.

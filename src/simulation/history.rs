@@ -32,6 +32,8 @@ struct Plan {
     strikes: u64,
     /// Partitions move to other brokers all the time.
     shuffles: bool,
+    /// Or, of one broker, between these of its log directories.
+    dirs: &'static [&'static str],
 }
 
 /// What came of a world.
@@ -119,6 +121,12 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     if plan.shuffles {
         on_host(world, "mover", &load, move |load| {
             load::shuffle(load, brokers)
+        });
+    }
+    if !plan.dirs.is_empty() {
+        let dirs = plan.dirs;
+        on_host(world, "dir-mover", &load, move |load| {
+            load::move_about(load, dirs)
         });
     }
     let nodes = plan.setup.brokers + 1 + plan.rows.len() + 3;
@@ -248,7 +256,26 @@ fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
         troubles: nemesis::FOR_ONE,
         strikes,
         shuffles: false,
+        dirs: &[],
     }
+}
+
+/// One broker whose replicas are on their way from one of its directories to another, again and
+/// again.
+fn one_broker_that_moves(flushed_offsets: bool, strikes: u64) -> Plan {
+    let mut plan = one_broker(flushed_offsets, strikes);
+    plan.dirs = &["/data", "/other"];
+    plan.setup.settings.push(("log.dirs", plan.dirs.join(",")));
+    plan.troubles = &[
+        Trouble::Kill,
+        Trouble::Kill,
+        Trouble::PowerLoss,
+        Trouble::PowerLoss,
+        Trouble::Restart,
+        Trouble::SlowDisk,
+        Trouble::FailingDisk,
+    ];
+    plan
 }
 
 fn run(count: u64, plan: impl Fn(u64) -> Plan) {
@@ -305,6 +332,7 @@ fn several_brokers(brokers: usize, strikes: u64) -> Plan {
         troubles: nemesis::FOR_SEVERAL,
         strikes,
         shuffles: brokers > 3,
+        dirs: &[],
     }
 }
 
@@ -321,6 +349,11 @@ fn four_brokers_that_move_their_partitions_keep_their_promises() {
 #[test]
 fn one_broker_keeps_its_promises() {
     run(2, |seed| one_broker(seed % 2 == 0, 8));
+}
+
+#[test]
+fn one_broker_that_moves_replicas_between_its_directories_keeps_its_promises() {
+    run(2, |seed| one_broker_that_moves(seed % 2 == 0, 10));
 }
 
 #[test]

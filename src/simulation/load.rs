@@ -310,6 +310,27 @@ pub(super) async fn shuffle(load: Rc<Load>, brokers: i32) {
     admin.close();
 }
 
+/// Moves replicas of the only broker between its log directories, and back before they are there.
+pub(super) async fn move_about(load: Rc<Load>, dirs: &'static [&'static str]) {
+    let ending = || load.ending.get();
+    let connect = || Admin::connect(load.client("mover"));
+    let Some(admin) = insist(ending, connect).await else {
+        return;
+    };
+    let partitions = load.partitions();
+    while !load.ending.get() {
+        rt::sleep(Duration::from_millis(20 + rt::random_below(1500))).await;
+        let mut wanted = Vec::new();
+        for key in &partitions {
+            let dir = dirs[rt::random_below(dirs.len() as u64) as usize];
+            wanted.push((key.clone(), dir.to_owned()));
+        }
+        // What is refused, or not answered in time, is tried with the next.
+        let _ = admin.alter_log_dirs(NodeId(1), &wanted).await;
+    }
+    admin.close();
+}
+
 /// What the group is told of its offsets must be what was committed last, or later.
 async fn ask_commits(load: &Load, consumer: &Consumer, group: &str) {
     let keys = consumer.assignment();

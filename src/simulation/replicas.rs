@@ -6,7 +6,8 @@ use crate::wire::batch::Batch;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-const DIR: &str = "/data";
+/// The log directories there may be.
+const DIRS: [&str; 2] = ["/data", "/other"];
 
 /// A replica's batches, by base offset, with the offset after them.
 type Batches = BTreeMap<i64, (i64, Bytes)>;
@@ -91,8 +92,13 @@ fn batches_of(
     partition: i32,
 ) -> Result<Batches, String> {
     let disk = cluster.brokers[at].host.disk();
-    let dir = format!("{DIR}/{topic}-{partition}");
+    let mut dirs = DIRS.map(|dir| format!("{dir}/{topic}-{partition}"));
+    dirs.sort_by_key(|dir| disk.list(dir).is_none());
+    let [dir, other] = dirs;
     let names = disk.list(&dir).ok_or("there is no directory")?;
+    if disk.list(&other).is_some() {
+        return Err(format!("it is in {dir} and in {other}"));
+    }
     let mut batches = Batches::new();
     for name in names.iter().filter(|name| name.ends_with(".log")) {
         let bytes = disk.read(format!("{dir}/{name}")).unwrap_or_default();

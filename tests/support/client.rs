@@ -5,6 +5,10 @@ use super::raw::Raw;
 use bytes::Bytes;
 use highwater::wire::batch::Batches;
 use highwater::wire::batch_builder::BatchBuilder;
+use highwater::wire::messages::alter_replica_log_dirs_request::{
+    AlterReplicaLogDir, AlterReplicaLogDirTopic, AlterReplicaLogDirsRequest,
+};
+use highwater::wire::messages::alter_replica_log_dirs_response::AlterReplicaLogDirsResponse;
 use highwater::wire::messages::create_topics_request::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
 };
@@ -19,6 +23,10 @@ use highwater::wire::messages::describe_log_dirs_request::DescribeLogDirsRequest
 use highwater::wire::messages::describe_log_dirs_response::DescribeLogDirsResponse;
 use highwater::wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
 use highwater::wire::messages::fetch_response::FetchResponse;
+use highwater::wire::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+use highwater::wire::messages::incremental_alter_configs_response::IncrementalAlterConfigsResponse;
 use highwater::wire::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
@@ -266,5 +274,60 @@ impl Client {
             )
         });
         told.collect()
+    }
+
+    /// Asks for a replica to lie in a log directory; what is said.
+    pub fn alter_log_dir(&mut self, topic: &str, partition: i32, dir: &str) -> ErrorCode {
+        let request = AlterReplicaLogDirsRequest {
+            dirs: vec![AlterReplicaLogDir {
+                path: dir.into(),
+                topics: vec![AlterReplicaLogDirTopic {
+                    name: topic.into(),
+                    partitions: vec![partition],
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let answer: AlterReplicaLogDirsResponse = self.raw.call(&request, 2);
+        ErrorCode(answer.results[0].partitions[0].error_code)
+    }
+
+    /// How many records the copy of a replica lacks, if it is on its way to another directory.
+    pub fn future_lag(&mut self, topic: &str, partition: i32) -> Option<i64> {
+        let request = DescribeLogDirsRequest::default();
+        let request = DescribeLogDirsRequest {
+            topics: None,
+            ..request
+        };
+        let answer: DescribeLogDirsResponse = self.raw.call(&request, 4);
+        let topics = answer.results.iter().flat_map(|result| &result.topics);
+        let partitions = topics.filter(|told| &*told.name == topic);
+        let mut partitions = partitions.flat_map(|told| &told.partitions);
+        let copy =
+            partitions.find(|told| told.partition_index == partition && told.is_future_key)?;
+        Some(copy.offset_lag)
+    }
+
+    /// Sets a dynamic setting of a broker.
+    pub fn set_broker(&mut self, node: i32, name: &str, value: &str) {
+        let request = IncrementalAlterConfigsRequest {
+            resources: vec![AlterConfigsResource {
+                resource_type: 4,
+                resource_name: node.to_string().into(),
+                configs: vec![AlterableConfig {
+                    name: name.into(),
+                    config_operation: 0,
+                    value: Some(value.into()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let answer: IncrementalAlterConfigsResponse = self.raw.call(&request, 1);
+        let told = &answer.responses[0];
+        assert_eq!(told.error_code, 0, "{:?}", told.error_message);
     }
 }

@@ -35,6 +35,8 @@ pub struct Cleaner {
     uncleanable: RefCell<BTreeSet<LogKey>>,
     /// Logs that are left alone until then, wall clock in milliseconds.
     paused: RefCell<BTreeMap<LogKey, i64>>,
+    /// Logs that are on their way to another directory.
+    moving: RefCell<BTreeSet<LogKey>>,
 }
 
 impl Cleaner {
@@ -86,6 +88,18 @@ impl Cleaner {
         while self.works_on(log.key()) {
             self.left.wait().await;
         }
+    }
+
+    /// Leaves `log` alone while it is copied to another directory; returns when no pass over it
+    /// runs any more.
+    pub async fn pause_for_move(&self, log: &Log) {
+        self.moving.borrow_mut().insert(log.key());
+        self.leave(log).await;
+    }
+
+    /// The copying is over.
+    pub fn resume_after_move(&self, log: &Log) {
+        self.moving.borrow_mut().remove(&log.key());
     }
 
     /// Ends the cleaner for good; returns when no pass runs any more.
@@ -177,7 +191,9 @@ impl Cleaner {
     }
 
     fn is_left_alone(&self, log: &Log) -> bool {
-        self.is_uncleanable(log) || self.paused.borrow().contains_key(&log.key())
+        self.moving.borrow().contains(&log.key())
+            || self.is_uncleanable(log)
+            || self.paused.borrow().contains_key(&log.key())
     }
 
     fn forget_gone(&self, logs: &[Rc<Log>], now_ms: i64) {
