@@ -13,10 +13,13 @@ mod elect;
 pub(crate) mod format;
 mod groups;
 mod key_value;
+mod log_dir_moves;
+mod log_dirs;
 mod partition_file;
 mod produce;
 mod quorum;
 mod reassign;
+mod reassign_plan;
 mod reset_offsets;
 mod run;
 mod serve;
@@ -63,6 +66,8 @@ enum Command {
     Quorum(quorum::Quorum),
     /// Move partitions to other replicas.
     Reassign(reassign::Reassign),
+    /// Print brokers' log directories and what lies in them.
+    LogDirs(log_dirs::LogDirs),
     /// Elect leaders of partitions.
     Elect(elect::Elect),
     /// Print the cluster's id and nodes; take a broker out of it.
@@ -92,6 +97,7 @@ pub fn run() -> ExitCode {
         Command::Groups(groups) => groups.run(),
         Command::Quorum(quorum) => quorum.run(),
         Command::Reassign(reassign) => reassign.run(),
+        Command::LogDirs(log_dirs) => log_dirs.run(),
         Command::Elect(elect) => elect.run(),
         Command::Cluster(cluster) => cluster.run(),
         Command::Bench(bench) => bench.run(),

@@ -16,6 +16,9 @@ const ANY_DIR: &str = "any";
 /// Where every partition shall be.
 pub(super) type Assignment = BTreeMap<TopicPartition, Vec<NodeId>>;
 
+/// The directories that replicas shall lie in, where the file names them.
+pub(super) type LogDirs = BTreeMap<(TopicPartition, NodeId), String>;
+
 /// `{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any","any"]}]}`
 pub(super) fn parse_assignment(text: &str) -> Result<Assignment, Failure> {
     let mut assignment = Assignment::new();
@@ -38,6 +41,43 @@ pub(super) fn parse_assignment(text: &str) -> Result<Assignment, Failure> {
         return Err("Partition reassignment list cannot be empty".into());
     }
     Ok(assignment)
+}
+
+/// The directories of a file that [`parse_assignment`] takes.
+pub(super) fn parse_log_dirs(text: &str) -> Result<LogDirs, Failure> {
+    let mut found = LogDirs::new();
+    for entry in entries(text)? {
+        let key = partition_of(&entry)?;
+        let replicas = replicas_of(&entry, &key)?;
+        let dirs = entry.get("log_dirs").and_then(Value::as_array);
+        for (node, dir) in replicas.into_iter().zip(dirs.into_iter().flatten()) {
+            if let Some(dir) = dir.as_str().filter(|dir| *dir != ANY_DIR) {
+                found.insert((key.clone(), node), dir.to_owned());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `{"version":1,"topics":[{"topic":"t"}]}`
+pub(super) fn parse_topics(text: &str) -> Result<BTreeSet<String>, Failure> {
+    let file = versioned(text)?;
+    let listed = file.get("topics").and_then(Value::as_array);
+    let listed = listed.ok_or("the JSON has no list \"topics\"")?;
+    let mut topics = BTreeSet::new();
+    for entry in listed {
+        let name = entry.get("topic").and_then(Value::as_str);
+        let name = name.ok_or_else(|| format!("not a topic: {entry}"))?;
+        if !topics.insert(name.to_owned()) {
+            return Err(
+                format!("List of topics to reassign contains duplicate entries: {name}").into(),
+            );
+        }
+    }
+    if topics.is_empty() {
+        return Err("List of topics to reassign cannot be empty".into());
+    }
+    Ok(topics)
 }
 
 /// The form that [`parse_assignment`] reads.
@@ -78,7 +118,7 @@ pub(super) fn names<'a>(partitions: impl Iterator<Item = &'a TopicPartition>) ->
     names.join(",")
 }
 
-fn entries(text: &str) -> Result<Vec<Value>, Failure> {
+fn versioned(text: &str) -> Result<Value, Failure> {
     let file: Value = serde_json::from_str(text)
         .map_err(|error| format!("The input string is not a valid JSON: {error}"))?;
     match file.get("version") {
@@ -88,6 +128,11 @@ fn entries(text: &str) -> Result<Vec<Value>, Failure> {
             return Err(format!("Not supported version field value {version}").into());
         }
     }
+    Ok(file)
+}
+
+fn entries(text: &str) -> Result<Vec<Value>, Failure> {
+    let file = versioned(text)?;
     match file.get("partitions") {
         Some(Value::Array(entries)) => Ok(entries.clone()),
         _ => Err("the JSON has no list \"partitions\"".into()),
@@ -139,10 +184,13 @@ fn check_dirs(entry: &Value, key: &TopicPartition, replicas: usize) -> Result<()
         )
         .into());
     }
-    // Moving a replica into a certain directory is another request (AlterReplicaLogDirs).
-    match dirs.iter().all(|dir| dir.as_str() == Some(ANY_DIR)) {
+    let is_path = |dir: &str| dir == ANY_DIR || dir.starts_with('/');
+    match dirs.iter().all(|dir| dir.as_str().is_some_and(is_path)) {
         true => Ok(()),
-        false => Err(format!("partition {key}: log_dirs can only be \"{ANY_DIR}\" here").into()),
+        false => Err(format!(
+            "partition {key}: log_dirs can only be \"{ANY_DIR}\" or absolute paths"
+        )
+        .into()),
     }
 }
 
@@ -172,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn the_directories_that_a_file_names_are_read_per_replica() {
+        let text = r#"{"partitions":
+            [{"topic": "t", "partition": 0, "replicas": [1,2], "log_dirs": ["/a","any"] },
+             {"topic": "t", "partition": 1, "replicas": [3]}]}"#;
+        let want = LogDirs::from([((key("t", 0), NodeId(1)), "/a".to_owned())]);
+        assert_eq!(parse_log_dirs(text).unwrap(), want);
+        assert!(parse_assignment(text).is_ok());
+        let topics = parse_topics(r#"{"version":1,"topics":[{"topic":"b"},{"topic":"a"}]}"#);
+        assert_eq!(
+            topics.unwrap(),
+            BTreeSet::from(["a".to_owned(), "b".to_owned()])
+        );
+    }
+
+    #[test]
     fn nonsense_is_refused_with_its_reason() {
         let part = |more: &str| {
             let text = format!(r#"{{"partitions":[{{"topic":"t","partition":0,{more}}}]}}"#);
@@ -182,7 +245,8 @@ mod tests {
         assert!(part(r#""replicas":["1"]"#).contains("no list of broker ids"));
         assert!(part(r#""replicas":[4294967297]"#).contains("no list of broker ids"));
         assert!(part(r#""replicas":[1],"log_dirs":[]"#).contains("list 1 is different from"));
-        assert!(part(r#""replicas":[1],"log_dirs":["/d"]"#).contains("can only be \"any\""));
+        assert!(part(r#""replicas":[1],"log_dirs":["d"]"#).contains("can only be \"any\""));
+        assert!(parse_topics(r#"{"topics":[]}"#).is_err());
         let whole = |text: &str| parse_assignment(text).unwrap_err().to_string();
         assert!(whole("{").starts_with("The input string is not a valid JSON"));
         assert!(whole(r#"{"version":2,"partitions":[]}"#).contains("version field value 2"));

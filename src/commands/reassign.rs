@@ -4,12 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use super::bootstrap::Bootstrap;
 use super::describe_topics::nodes;
-use super::partition_file::{Assignment, names, parse_assignment, write_assignment};
+use super::log_dir_moves::{self, State};
+use super::partition_file::{
+    Assignment, names, parse_assignment, parse_log_dirs, write_assignment,
+};
+use super::reassign_plan::Generate;
 use super::throttles::{self, Moves};
 use super::{Failure, print, run};
 use crate::client::{Admin, ClusterView, PartitionOutcomes, Reassignment, TopicPartition};
@@ -37,6 +42,8 @@ enum Action {
     Cancel(Change),
     /// Print what is being moved.
     List(List),
+    /// Print a plan that spreads topics over brokers, and where they are now.
+    Generate(Generate),
 }
 
 #[derive(Args)]
@@ -46,12 +53,19 @@ enum Action {
 struct Execute {
     #[command(flatten)]
     bootstrap: Bootstrap,
-    /// {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2,3]}]}
+    /// {"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2,3]}]}; "log_dirs"
+    /// beside "replicas" names a directory for each, or "any".
     #[arg(long, value_name = "FILE")]
     reassignment_json_file: PathBuf,
     /// What each broker may copy, in bytes a second; verify takes it off again.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(THROTTLE_MIN..))]
     throttle: Option<u64>,
+    /// What each broker may copy between its log directories, in bytes a second.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(THROTTLE_MIN..))]
+    replica_alter_log_dirs_throttle: Option<u64>,
+    /// How long moves between log directories may take until they have begun.
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    timeout: u64,
     /// Also while other partitions are being moved.
     #[arg(long)]
     additional: bool,
@@ -91,6 +105,7 @@ impl Reassign {
                 Action::Execute(execute) => execute.text().await,
                 Action::Verify(verify) => verify.verify().await,
                 Action::Cancel(cancel) => cancel.cancel().await,
+                Action::Generate(generate) => generate.text().await,
                 Action::List(list) => {
                     let admin = list.bootstrap.admin().await?;
                     Ok(list_text(&admin.list_reassignments(None).await?))
@@ -102,7 +117,8 @@ impl Reassign {
 
 impl Execute {
     async fn text(self) -> Result<String, Failure> {
-        let wanted = parse_assignment(&super::read_file(&self.reassignment_json_file)?)?;
+        let file = super::read_file(&self.reassignment_json_file)?;
+        let (wanted, dirs) = (parse_assignment(&file)?, parse_log_dirs(&file)?);
         let admin = self.bootstrap.admin().await?;
         let ongoing = admin.list_reassignments(None).await?;
         if !self.additional && !ongoing.is_empty() {
@@ -134,6 +150,13 @@ impl Execute {
                 "The inter-broker throttle limit was set to {rate} B/s"
             )?;
         }
+        if let Some(rate) = self.replica_alter_log_dirs_throttle {
+            log_dir_moves::throttle(&admin, &dirs, rate).await?;
+            writeln!(
+                text,
+                "The replica-alter-dir throttle limit was set to {rate} B/s"
+            )?;
+        }
         let moves: Vec<_> = wanted.into_iter().map(|(k, r)| (k, Some(r))).collect();
         let may_change = !self.disallow_replication_factor_change;
         let outcomes = admin.alter_reassignments(&moves, may_change).await?;
@@ -144,18 +167,24 @@ impl Execute {
             text,
             "Successfully started partition reassignment{s} for {names}"
         )?;
+        let timeout = Duration::from_millis(self.timeout);
+        text += &log_dir_moves::begin(&admin, &dirs, timeout).await?;
         Ok(text)
     }
 }
 
 impl Change {
     async fn verify(self) -> Result<String, Failure> {
-        let wanted = parse_assignment(&super::read_file(&self.reassignment_json_file)?)?;
+        let file = super::read_file(&self.reassignment_json_file)?;
+        let (wanted, dirs) = (parse_assignment(&file)?, parse_log_dirs(&file)?);
         let admin = self.bootstrap.admin().await?;
         let ongoing = admin.list_reassignments(None).await?;
         let view = admin.topics().await?;
         let mut text = verify_text(&wanted, &ongoing, &view);
-        if ongoing.is_empty() && !self.preserve_throttles {
+        let states = log_dir_moves::states(&admin, &dirs).await?;
+        text += &log_dir_moves::text(&states)?;
+        let moves = |state: &State| matches!(state, State::Moves { .. });
+        if ongoing.is_empty() && !states.values().any(moves) && !self.preserve_throttles {
             text.push('\n');
             text += &clear_throttles(&admin, &view, &wanted).await?;
         }
@@ -163,7 +192,8 @@ impl Change {
     }
 
     async fn cancel(self) -> Result<String, Failure> {
-        let wanted = parse_assignment(&super::read_file(&self.reassignment_json_file)?)?;
+        let file = super::read_file(&self.reassignment_json_file)?;
+        let (wanted, dirs) = (parse_assignment(&file)?, parse_log_dirs(&file)?);
         let admin = self.bootstrap.admin().await?;
         let mut ongoing = admin.list_reassignments(None).await?;
         ongoing.retain(|key, _| wanted.contains_key(key));
@@ -177,6 +207,7 @@ impl Change {
             let names = names(ongoing.keys());
             format!("Successfully cancelled partition reassignment{s} for: {names}\n")
         };
+        text += &log_dir_moves::cancel(&admin, &dirs).await?;
         if !self.preserve_throttles {
             let view = admin.topics().await?;
             text += &clear_throttles(&admin, &view, &wanted).await?;

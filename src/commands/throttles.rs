@@ -10,6 +10,7 @@ use crate::types::NodeId;
 
 const LEADER_RATE: &str = "leader.replication.throttled.rate";
 const FOLLOWER_RATE: &str = "follower.replication.throttled.rate";
+pub(super) const ALTER_LOG_DIRS_RATE: &str = "replica.alter.log.dirs.io.max.bytes.per.second";
 const LEADER_REPLICAS: &str = "leader.replication.throttled.replicas";
 const FOLLOWER_REPLICAS: &str = "follower.replication.throttled.replicas";
 
@@ -98,10 +99,12 @@ pub(super) async fn clear(
     brokers: &BTreeSet<NodeId>,
     topics: &BTreeSet<String>,
 ) -> Result<(), Failure> {
-    let off = |names: [&'static str; 2]| names.map(|name| (name, AlterOp::Delete));
+    fn off<const N: usize>(names: [&'static str; N]) -> [(&'static str, AlterOp); N] {
+        names.map(|name| (name, AlterOp::Delete))
+    }
     for node in brokers {
         let broker = ConfigResource::Broker(Some(*node));
-        let changes = off([LEADER_RATE, FOLLOWER_RATE]);
+        let changes = off([LEADER_RATE, FOLLOWER_RATE, ALTER_LOG_DIRS_RATE]);
         admin.alter_configs(&broker, &changes).await?;
     }
     for topic in topics {
