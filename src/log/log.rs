@@ -55,6 +55,10 @@ pub struct Log {
     /// Rung whenever `written` or `durable` moved, the tail was cut, or the log went offline.
     pub(super) progress: Event,
     on_progress: RefCell<Option<Rc<dyn Fn()>>>,
+    /// Flushes under way, which know the directory by its name.
+    flushes: Cell<usize>,
+    /// The directory gets another name: no flush begins.
+    renaming: Cell<bool>,
     this: Weak<Log>,
 }
 
@@ -127,6 +131,8 @@ impl Log {
             upkeep: Semaphore::new(1),
             progress: Event::new(),
             on_progress: RefCell::new(None),
+            flushes: Cell::new(0),
+            renaming: Cell::new(false),
             this: this.clone(),
         })
     }
@@ -408,6 +414,37 @@ impl Log {
     /// Flushes what is written now, as a part of a round; the number of files synced. A failure
     /// takes the log offline.
     pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
+        while self.renaming.get() && self.check_usable().is_ok() {
+            self.progress.wait().await;
+        }
+        self.flushes.set(self.flushes.get() + 1);
+        let files = self.flush_planned(gate).await;
+        self.flushes.set(self.flushes.get() - 1);
+        if self.renaming.get() {
+            self.progress.notify_all();
+        }
+        files
+    }
+
+    /// Before the directory gets another name: returns when no flush is under way, and none begins
+    /// until [`Log::resume_flushes`].
+    pub(super) async fn stop_flushes(&self) {
+        self.renaming.set(true);
+        while self.flushes.get() > 0 {
+            self.progress.wait().await;
+        }
+    }
+
+    /// The directory has its name. What was to be flushed meanwhile is flushed now.
+    pub(super) fn resume_flushes(&self) {
+        self.renaming.set(false);
+        self.progress.notify_all();
+        if self.check_usable().is_ok() && self.state.borrow().owes_flush() {
+            self.shard.flusher.request(self.rc());
+        }
+    }
+
+    async fn flush_planned(&self, gate: &Rc<Semaphore>) -> u64 {
         if self.state().unproven
             && let Err(error) = self.write_again().await
         {

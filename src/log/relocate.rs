@@ -110,6 +110,15 @@ impl Log {
             new.epochs.truncate_from_end(end);
             new.epochs_unwritten = true;
         }
+        self.stop_flushes().await;
+        current.stop_flushes().await;
+        let placed = self.rename_and_adopt(current).await;
+        self.resume_flushes();
+        current.resume_flushes();
+        placed
+    }
+
+    async fn rename_and_adopt(&self, current: &Rc<Log>) -> Result<(), PlaceError> {
         let from = self.dir();
         let to = from
             .parent()

@@ -312,6 +312,7 @@ impl Log {
         self.writer_idle().await;
         // A partition that comes back under the same id must not get the old records.
         self.tell_journal(Offset::ZERO, Change::StartOver).await?;
+        self.stop_flushes().await;
         let dir = self.dir();
         let name = names::delete_dir(self.topic(), self.partition(), random_id());
         let doomed = dir.with_file_name(name);
