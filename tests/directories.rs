@@ -358,7 +358,7 @@ fn a_replica_moves_to_another_directory_and_says_why_it_does_not() {
     let home = Home::new();
     // So slow that a move is seen, and given up, before it is done.
     let mut broker = home.start(&[
-        "replica.alter.log.dirs.io.max.bytes.per.second=100000",
+        "replica.alter.log.dirs.io.max.bytes.per.second=20000",
         "log.segment.delete.delay.ms=0",
     ]);
     let mut client = Client::connect(broker.address);
@@ -368,7 +368,7 @@ fn a_replica_moves_to_another_directory_and_says_why_it_does_not() {
         _ => ("b", "a"),
     };
     let value = [7; 100_000];
-    for at in 0..40 {
+    for at in 0..60 {
         assert_eq!(client.produce("t", 0, &value), Ok(at));
     }
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
@@ -403,7 +403,7 @@ fn a_replica_moves_to_another_directory_and_says_why_it_does_not() {
         }
         broker.restart();
         client = Client::connect(broker.address);
-        assert_eq!(client.produce("t", 0, b"more"), Ok(40 + i64::from(!kill)));
+        assert_eq!(client.produce("t", 0, b"more"), Ok(60 + i64::from(!kill)));
     }
     until("the copy goes on", || client.future_lag("t", 0).is_some());
     client.set_broker(
@@ -414,12 +414,12 @@ fn a_replica_moves_to_another_directory_and_says_why_it_does_not() {
     until("it has moved", || {
         places(&home, "t", 0) == (vec![to], vec![])
     });
-    assert_eq!(client.produce("t", 0, b"there"), Ok(42));
-    assert_eq!(client.read_all("t", 0).len(), 43);
+    assert_eq!(client.produce("t", 0, b"there"), Ok(62));
+    assert_eq!(client.read_all("t", 0).len(), 63);
     broker.kill();
     broker.restart();
     let mut client = Client::connect(broker.address);
-    assert_eq!(client.read_all("t", 0).len(), 43);
+    assert_eq!(client.read_all("t", 0).len(), 63);
     assert_eq!(places(&home, "t", 0), (vec![to], vec![]));
 }
 

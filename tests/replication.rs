@@ -8,6 +8,10 @@ use highwater::types::Uuid;
 use highwater::wire::ErrorCode;
 use highwater::wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
 use highwater::wire::messages::fetch_response::{FetchResponse, PartitionData};
+use highwater::wire::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+use highwater::wire::messages::incremental_alter_configs_response::IncrementalAlterConfigsResponse;
 use highwater::wire::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
@@ -235,4 +239,69 @@ fn a_leader_answers_everybody_by_who_asks() {
         );
         assert_eq!(rest.log_start_offset, 1, "{node}");
     }
+}
+
+/// Sets a dynamic setting of a topic.
+fn set_topic(client: &mut Client, topic: &str, name: &str, value: &str) {
+    let request = IncrementalAlterConfigsRequest {
+        resources: vec![AlterConfigsResource {
+            resource_type: 2,
+            resource_name: topic.into(),
+            configs: vec![AlterableConfig {
+                name: name.into(),
+                config_operation: 0,
+                value: Some(value.into()),
+                ..Default::default()
+            }],
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let answer: IncrementalAlterConfigsResponse = client.raw.call(&request, 1);
+    let told = &answer.responses[0];
+    assert_eq!(told.error_code, 0, "{:?}", told.error_message);
+}
+
+/// Bytes that a broker of one shard may copy in a second.
+const RATE: usize = 200_000;
+/// As in Kafka a rate counts over ten seconds, which may be used up at once; and what one answer
+/// brings beyond.
+const AT_ONCE: usize = 10 * RATE + (1 << 20);
+
+#[test]
+fn throttles_hold_the_catching_up_of_a_follower_to_their_rate() {
+    for side in ["leader", "follower"] {
+        let rate = format!("{side}.replication.throttled.rate={RATE}");
+        let mut three = three(&[&rate, "highwater.shards=1", "replica.lag.time.max.ms=2000"]);
+        let (leader, follower) = (three.leader, 1 + three.leader % 3);
+        let mut client = Client::connect(three.cluster.node(leader).address);
+        let replicas = format!("{side}.replication.throttled.replicas");
+        set_topic(&mut client, "t", &replicas, "*");
+        three.cluster.node(follower).kill();
+        let value = [7; 100_000];
+        let seconds = 4;
+        let count = (AT_ONCE + seconds * RATE) / value.len();
+        for _ in 0..count {
+            client.produce("t", 0, &value).unwrap();
+        }
+        let in_sync = |three: &mut Three| {
+            let told = client_of(three, leader).partitions("t");
+            told[&0].isr_nodes.contains(&follower)
+        };
+        wait_for("the follower is out of sync", || !in_sync(&mut three));
+        three.cluster.node(follower).restart();
+        let begun = Instant::now();
+        wait_for("the follower is in sync", || in_sync(&mut three));
+        let took = begun.elapsed();
+        // A slow host only makes it longer.
+        assert!(
+            took >= Duration::from_secs(seconds as u64),
+            "{side}: {took:?}"
+        );
+        println!("{side}: {} bytes in {took:?}", count * value.len());
+    }
+}
+
+fn client_of(three: &mut Three, node: i32) -> Client {
+    Client::connect(three.cluster.node(node).address)
 }

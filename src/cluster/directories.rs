@@ -7,7 +7,7 @@
 use super::image::Image;
 use super::topics::PartitionRegistration;
 use crate::types::{NodeId, PartitionId, Uuid};
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 /// Directory id of a replica whose broker has not placed it yet.
 pub const UNASSIGNED: Uuid = Uuid::from_halves(0, 1);
@@ -82,6 +82,9 @@ pub struct Found<'a> {
     pub some_offline: bool,
     /// Where each partition lies, by topic name and index.
     pub partitions: &'a AHashMap<(String, i32), Uuid>,
+    /// Those that were on their way to another directory, and lie in one that is offline: the
+    /// controller may believe that they have arrived.
+    pub hidden: &'a AHashSet<(String, i32)>,
 }
 
 /// What a node must tell the controller at its start: the directory of each partition that is not
@@ -96,9 +99,10 @@ pub fn settle(image: &Image, found: &Found<'_>) -> Vec<(PartitionId, Uuid)> {
                 continue;
             }
             let registered = partition.directory(found.node);
-            let lies_in = found.partitions.get(&(topic.name.to_string(), index));
-            let placed = match lies_in {
+            let key = (topic.name.to_string(), index);
+            let placed = match found.partitions.get(&key) {
                 Some(id) => Some(*id),
+                None if found.hidden.contains(&key) => Some(LOST),
                 None if found.online.contains(&registered) => Some(registered),
                 None if found.some_offline => None,
                 None => Some(placement.roomiest(found.online)),
@@ -197,18 +201,22 @@ mod tests {
         let image = image(&[A, B], &[A, A, B, UNASSIGNED]);
         let lies: AHashMap<(String, i32), Uuid> =
             [(("t".to_owned(), 0), A), (("t".to_owned(), 1), B)].into();
+        let none = AHashSet::new();
+        let hidden = AHashSet::from([("t".to_owned(), 0), ("t".to_owned(), 2)]);
         let told = |some_offline| {
             let found = Found {
                 node: NODE,
                 online: &[A, C],
                 some_offline,
                 partitions: &lies,
+                hidden: if some_offline { &hidden } else { &none },
             };
             let told = settle(&image, &found).into_iter();
             told.map(|(id, dir)| (id.index, dir)).collect::<Vec<_>>()
         };
-        // Partition 2 was in a directory that cannot be read now; so may 3 have been.
-        assert_eq!(told(true), [(1, B)], "moved by hand");
+        // Partition 2 was in a directory that cannot be read now, on its way to another; so may 3
+        // have been.
+        assert_eq!(told(true), [(1, B), (2, LOST)], "moved by hand");
         // The disk was replaced: nothing is hidden anywhere, so they begin anew.
         assert_eq!(told(false), [(1, B), (2, C), (3, C)]);
     }

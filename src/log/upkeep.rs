@@ -77,7 +77,7 @@ impl Log {
 
     /// Flushes sealed segments that no flush will come for, because nothing is owed any more: they
     /// hold the recovery point back and are never compacted before.
-    pub(super) async fn settle(&self) -> Result<(), LogError> {
+    pub async fn settle(&self) -> Result<(), LogError> {
         let unsettled = {
             let state = self.state();
             state.recovery_point() < state.marks.in_segments()

@@ -277,6 +277,7 @@ async fn settle(control: &Rc<Control>, facts: &Directories) {
         online: &online,
         some_offline: !facts.offline.is_empty(),
         partitions: &partitions,
+        hidden: &facts.hidden(),
     };
     let wanted = directories::settle(&control.image(), &found);
     control.assign_directories(wanted).await;

@@ -331,6 +331,12 @@ impl Shard {
         if let Some(dir) = dirs.iter().find(|dir| dir.has(key, new.id.topic)) {
             return Some(dir).filter(is_online);
         }
+        // The log that its copy was made from has more, and is in a directory that is offline.
+        let is_copied =
+            |dir: &DirFacts| dir.futures.get(key).is_some_and(|of| of.0 == new.id.topic);
+        if dirs.iter().any(is_copied) {
+            return None;
+        }
         // Before what the controller has chosen, as in Kafka: it is told.
         if let Some(path) = self.preferred_dir(new.id)
             && let Some(dir) = dirs.iter().find(|dir| dir.path == path)
@@ -405,7 +411,9 @@ impl Shard {
         let layers = configs::layers(image, &self.node.config);
         let kind = ResourceType::BROKER;
         let own = self.node.node.0.to_string();
-        let all = before.config(kind, "") != image.config(kind, "")
+        // At the start also what the property file alone says.
+        let all = before.offset() < 0
+            || before.config(kind, "") != image.config(kind, "")
             || before.config(kind, &own) != image.config(kind, &own);
         if all {
             let settings = layers.cleaner_settings(self.node.config.shards);

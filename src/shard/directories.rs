@@ -335,6 +335,14 @@ impl LogDirs {
 }
 
 impl Directories {
+    /// The partitions of which only a copy on its way is here.
+    pub fn hidden(&self) -> AHashSet<(String, i32)> {
+        let copies = self.online.iter().flat_map(|dir| dir.futures.keys());
+        let lies =
+            |key: &(String, i32)| self.online.iter().any(|dir| dir.present.contains_key(key));
+        copies.filter(|key| !lies(key)).cloned().collect()
+    }
+
     /// Where each partition lies, by `directory.id`.
     pub fn found(&self) -> AHashMap<(String, i32), Uuid> {
         let all = self.online.iter();

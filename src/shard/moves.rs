@@ -464,6 +464,7 @@ impl Shard {
     ) -> Result<bool, Stop> {
         let (log, copy) = (moving.log(), &moving.copy);
         copy.flush().await.map_err(|_| Stop::Failed)?;
+        copy.settle().await.map_err(|_| Stop::Failed)?;
         state.flushed();
         if !copy.is_settled() || !self.write_checkpoints().await {
             return Ok(false);
