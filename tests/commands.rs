@@ -543,6 +543,8 @@ fn every_command_has_an_example_in_its_help() {
         &["reassign", "execute"],
         &["reassign", "verify"],
         &["reassign", "list"],
+        &["reassign", "generate"],
+        &["log-dirs", "describe"],
         &["elect"],
     ];
     for command in commands {

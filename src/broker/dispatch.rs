@@ -8,6 +8,7 @@ use crate::rt::Instant;
 use crate::shard::Shard;
 use crate::wire::api::ApiKey;
 use crate::wire::frame::RequestFrame;
+use crate::wire::messages::alter_client_quotas_request::AlterClientQuotasRequest;
 use crate::wire::messages::alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
 use crate::wire::messages::describe_quorum_request::DescribeQuorumRequest;
@@ -56,6 +57,7 @@ fn begin(
     frame: Bytes,
     received: Instant,
 ) -> Result<(Rc<Context>, Reader), &'static str> {
+    let size = frame.len();
     let RequestFrame {
         key,
         version,
@@ -74,6 +76,7 @@ fn begin(
         version,
         correlation_id,
         client_id,
+        size,
         received,
     );
     Ok((context, body))
@@ -114,6 +117,10 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
                 forwarded::handle::<AlterPartitionReassignmentsRequest>,
             )
             .await
+        }
+        ApiKey::DESCRIBE_CLIENT_QUOTAS => run(c, body, client_quotas::describe).await,
+        ApiKey::ALTER_CLIENT_QUOTAS => {
+            run(c, body, forwarded::handle::<AlterClientQuotasRequest>).await
         }
         ApiKey::LIST_PARTITION_REASSIGNMENTS => {
             run(

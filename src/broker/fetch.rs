@@ -8,6 +8,7 @@ use crate::replica::delayed::Isolation;
 use crate::replica::session::{Opened, SessionKey, SessionPart, Sessions, Told};
 use crate::rt::{self, Instant};
 use crate::shard::Shard;
+use crate::shard::quotas::Counted;
 use crate::shard::read::{Read, ReadPart, ReadRequest, Reader};
 use crate::types::{NodeId, PartitionId, Uuid};
 use crate::wire::messages::fetch_request::FetchRequest;
@@ -104,7 +105,15 @@ pub async fn handle(context: Rc<Context>, request: FetchRequest) -> FetchRespons
             hop.log(-1, read.high_watermark).bytes(read.records.len())
         });
     }
-    respond(&context, session, incremental, &parts, reads)
+    let bytes = reads.iter().map(|read| read.records.len()).sum();
+    let throttled_ms = match replica > CONSUMER {
+        true => 0,
+        false => context.count_for_quota(Counted::Consumed, bytes),
+    };
+    FetchResponse {
+        throttle_time_ms: throttled_ms,
+        ..respond(&context, session, incremental, &parts, reads)
+    }
 }
 
 /// A session lasts longer than what the metadata said when a partition was named in it: a topic

@@ -1,12 +1,15 @@
 //! What the active controller alone answers: this broker sends it on as it came (KIP-590), waits
 //! until its shards have what it changed, and passes the answer back. ElectLeaders (key 43),
-//! AlterPartitionReassignments (45), ListPartitionReassignments (46), DescribeQuorum (55),
-//! UpdateFeatures (57),
+//! AlterPartitionReassignments (45), ListPartitionReassignments (46), AlterClientQuotas (49),
+//! DescribeQuorum (55), UpdateFeatures (57),
 //! UnregisterBroker (64), UnregisterController (94). Runs on the connection's shard.
 
 use super::request::Context;
 use super::topics::forward;
 use crate::client::Exchange;
+use crate::cluster::client_quotas;
+use crate::wire::messages::alter_client_quotas_request::AlterClientQuotasRequest;
+use crate::wire::messages::alter_client_quotas_response::AlterClientQuotasResponse;
 use crate::wire::messages::alter_partition_reassignments_request::AlterPartitionReassignmentsRequest;
 use crate::wire::messages::alter_partition_reassignments_response::AlterPartitionReassignmentsResponse;
 use crate::wire::messages::describe_quorum_request::DescribeQuorumRequest;
@@ -69,6 +72,12 @@ forwarded! {
     UnregisterBrokerRequest => UnregisterBrokerResponse,
     UnregisterControllerRequest => UnregisterControllerResponse,
     UpdateFeaturesRequest => UpdateFeaturesResponse waits timeout_ms,
+}
+
+impl Forwarded for AlterClientQuotasRequest {
+    fn refused(&self, error: ErrorCode) -> AlterClientQuotasResponse {
+        client_quotas::all_refused(self, error)
+    }
 }
 
 impl Forwarded for ElectLeadersRequest {

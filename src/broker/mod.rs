@@ -5,6 +5,7 @@
 mod alter_log_dirs;
 pub mod api_versions;
 pub mod apis;
+mod client_quotas;
 pub mod configs;
 pub mod delete_records;
 pub mod describe_cluster;

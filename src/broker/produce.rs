@@ -7,6 +7,7 @@ use super::request::Context;
 use crate::observe::hop::{self, Hop, What};
 use crate::shard::append::{AppendPart, AppendRequest, Produced};
 use crate::shard::mesh::LocalFuture;
+use crate::shard::quotas::Counted;
 use crate::types::{PartitionId, Uuid};
 use crate::wire::messages::produce_request::ProduceRequest;
 use crate::wire::messages::produce_response::{
@@ -56,6 +57,7 @@ pub async fn start(
 ) -> Appended {
     let shard = context.shard.clone();
     let acks = request.acks;
+    let throttled_ms = context.count_for_quota(Counted::Produced, context.size);
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let mut slots = Vec::new();
     let mut by_owner: BTreeMap<usize, Vec<AppendPart>> = BTreeMap::new();
@@ -141,7 +143,10 @@ pub async fn start(
         for slot in &slots {
             hop::record(|| slot.answered(&topics[slot.topic].name));
         }
-        let response = respond(&context, topics, slots);
+        let response = ProduceResponse {
+            throttle_time_ms: throttled_ms,
+            ..respond(&context, topics, slots)
+        };
         super::encode(&context, &response, request_json)
     })
 }

@@ -4,11 +4,13 @@
 use super::steering::Steering;
 use crate::rt::{self, Instant};
 use crate::shard::Shard;
+use crate::shard::quotas::Counted;
 use crate::wire::Str;
 use crate::wire::api::ApiKey;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The client software a connection announced in ApiVersions (KIP-511).
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct Peer {
     pub remote: SocketAddr,
     software: RefCell<ClientSoftware>,
     pub steering: Steering,
+    /// A quota was exceeded: nothing more is read before then.
+    muted_until: Cell<Option<Instant>>,
 }
 
 impl Peer {
@@ -40,6 +44,7 @@ impl Peer {
             remote,
             software: RefCell::new(unknown),
             steering: Steering::default(),
+            muted_until: Cell::new(None),
         }
     }
 
@@ -61,6 +66,19 @@ impl Peer {
             name: name.to_owned(),
             version: version.to_owned(),
         };
+    }
+
+    /// Has nothing more read from the connection for a while (KIP-219).
+    pub fn mute(&self, pause: Duration) {
+        let until = rt::now() + pause;
+        if !pause.is_zero() && self.muted_until.get().is_none_or(|before| before < until) {
+            self.muted_until.set(Some(until));
+        }
+    }
+
+    /// Until when nothing is to be read, if that is not over.
+    pub fn muted_until(&self) -> Option<Instant> {
+        self.muted_until.get().filter(|until| *until > rt::now())
     }
 
     /// Kafka's form of a client's host: a slash and the address.
@@ -110,6 +128,8 @@ pub struct Context {
     pub correlation_id: i32,
     /// "" where the header had none.
     pub client_id: Str,
+    /// Bytes of its frame.
+    pub size: usize,
     pub timeline: Timeline,
 }
 
@@ -121,6 +141,7 @@ impl Context {
         version: i16,
         correlation_id: i32,
         client_id: Str,
+        size: usize,
         received: Instant,
     ) -> Rc<Context> {
         let started = rt::now();
@@ -137,8 +158,17 @@ impl Context {
             version,
             correlation_id,
             client_id,
+            size,
             timeline,
         })
+    }
+
+    /// Counts the bytes of a client against its quotas: its connection is muted for as long as the
+    /// answer is to say.
+    pub fn count_for_quota(&self, counted: Counted, bytes: usize) -> i32 {
+        let pause = self.shard.count_for_quota(counted, &self.client_id, bytes);
+        self.peer.mute(pause);
+        i32::try_from(pause.as_millis()).unwrap_or(i32::MAX)
     }
 
     /// From here on the request waits for others.

@@ -22,6 +22,7 @@ macro_rules! exchanges {
 
 exchanges! {
     allocate_producer_ids_request AllocateProducerIdsRequest => allocate_producer_ids_response AllocateProducerIdsResponse,
+    alter_client_quotas_request AlterClientQuotasRequest => alter_client_quotas_response AlterClientQuotasResponse,
     alter_configs_request AlterConfigsRequest => alter_configs_response AlterConfigsResponse,
     alter_partition_reassignments_request AlterPartitionReassignmentsRequest => alter_partition_reassignments_response AlterPartitionReassignmentsResponse,
     alter_partition_request AlterPartitionRequest => alter_partition_response AlterPartitionResponse,
@@ -36,6 +37,7 @@ exchanges! {
     delete_groups_request DeleteGroupsRequest => delete_groups_response DeleteGroupsResponse,
     delete_records_request DeleteRecordsRequest => delete_records_response DeleteRecordsResponse,
     delete_topics_request DeleteTopicsRequest => delete_topics_response DeleteTopicsResponse,
+    describe_client_quotas_request DescribeClientQuotasRequest => describe_client_quotas_response DescribeClientQuotasResponse,
     describe_cluster_request DescribeClusterRequest => describe_cluster_response DescribeClusterResponse,
     describe_configs_request DescribeConfigsRequest => describe_configs_response DescribeConfigsResponse,
     describe_groups_request DescribeGroupsRequest => describe_groups_response DescribeGroupsResponse,

@@ -12,6 +12,7 @@ mod admin_groups;
 mod admin_log_dirs;
 mod admin_partitions;
 mod admin_quorum;
+mod admin_quotas;
 mod assignment;
 mod assignor;
 mod backoff;
@@ -52,6 +53,7 @@ pub use admin_partitions::{
     DescribedTopic, Election, EligibleReplicas, PartitionOutcomes, Reassignment,
 };
 pub use admin_quorum::{QuorumEndpoint, QuorumNode, QuorumReplica, QuorumView};
+pub use admin_quotas::{DescribedQuotas, QuotaEntity, QuotaFilter};
 pub use backoff::Backoff;
 pub use cluster::{Cluster, CoordinatorKind};
 pub use config::{

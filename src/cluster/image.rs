@@ -7,6 +7,7 @@ use super::record::MetadataRecord;
 use super::topics::{PartitionRegistration, Topic};
 use crate::types::{LeaderEpoch, NodeId, Uuid};
 use crate::wire::Str;
+use crate::wire::messages::client_quota_record::ClientQuotaRecord;
 use crate::wire::messages::register_controller_record::RegisterControllerRecord;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -171,6 +172,19 @@ impl Image {
         })
     }
 
+    /// The clients' quotas as they were written, one record each.
+    pub(super) fn quota_records(&self) -> impl Iterator<Item = &ClientQuotaRecord> {
+        self.kept.values().filter_map(|record| match record {
+            MetadataRecord::ClientQuota(quota) => Some(quota),
+            _ => None,
+        })
+    }
+
+    /// Whether nothing is new about what is kept, clients' quotas among it, since `earlier`.
+    pub fn has_kept_of(&self, earlier: &Image) -> bool {
+        Arc::ptr_eq(&self.kept, &earlier.kept)
+    }
+
     /// The settings of a resource; none if it has no record.
     pub fn config(&self, kind: ResourceType, name: &str) -> Option<&ConfigMap> {
         self.configs.get(&(kind, name.to_owned()))
@@ -315,7 +329,7 @@ impl Image {
         let kept = Arc::make_mut(&mut self.kept);
         match record {
             MetadataRecord::ClientQuota(quota) => {
-                let key = format!("quota {:?} {}", quota.entity, quota.key);
+                let key = format!("quota {:?} {}", super::client_quotas::of(quota), quota.key);
                 if quota.remove {
                     kept.remove(&key)
                 } else {

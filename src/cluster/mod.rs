@@ -18,6 +18,7 @@ mod alter_partition;
 pub mod apis;
 mod assignment;
 mod brokers;
+pub mod client_quotas;
 pub mod config_admin;
 pub mod configs;
 pub mod controller;

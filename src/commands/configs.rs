@@ -1,4 +1,4 @@
-//! `highwater configs`: the settings of topics, brokers and groups.
+//! `highwater configs`: the settings of topics, brokers and groups, and the quotas of clients.
 
 use std::fmt::Write;
 
@@ -6,8 +6,9 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::bootstrap::{Bootstrap, existing_topic};
 use super::key_value::settings;
+use super::quota_entity::{self, QuotaEntityArgs};
 use super::{Failure, print, run};
-use crate::client::{Admin, AlterOp, ConfigEntry, ConfigResource, ConfigSource};
+use crate::client::{Admin, AlterOp, ConfigEntry, ConfigResource, ConfigSource, QuotaEntity};
 use crate::types::NodeId;
 
 #[derive(Args)]
@@ -30,14 +31,16 @@ enum Action {
 #[derive(Args)]
 struct Entity {
     /// Whose settings.
-    #[arg(long)]
-    entity_type: EntityType,
-    /// The topic, the broker's id or the group.
-    #[arg(long, value_name = "NAME", required_unless_present = "entity_default")]
+    #[arg(long, required_unless_present_any = ["user", "user_defaults", "client", "client_defaults"])]
+    entity_type: Option<EntityType>,
+    /// The topic, the broker's id, the group, the user or the client id.
+    #[arg(long, value_name = "NAME")]
     entity_name: Option<String>,
-    /// The default of all brokers.
+    /// The default of all brokers, users or clients.
     #[arg(long, conflicts_with = "entity_name")]
     entity_default: bool,
+    #[command(flatten)]
+    quota: QuotaEntityArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,6 +48,8 @@ enum EntityType {
     Topics,
     Brokers,
     Groups,
+    Users,
+    Clients,
 }
 
 #[derive(Args)]
@@ -96,7 +101,10 @@ impl Configs {
 impl Entity {
     /// The entity as a resource and in words.
     async fn find(&self, admin: &Admin) -> Result<(ConfigResource, String), Failure> {
-        match (self.entity_type, &self.entity_name) {
+        let kind = self
+            .entity_type
+            .ok_or("whose settings? --entity-type is missing")?;
+        match (kind, &self.entity_name) {
             (EntityType::Topics, Some(name)) => {
                 existing_topic(admin, name).await?;
                 Ok((ConfigResource::Topic(name.clone()), format!("topic {name}")))
@@ -110,21 +118,44 @@ impl Entity {
                 }
                 Ok((ConfigResource::Broker(Some(node)), format!("broker {name}")))
             }
-            (EntityType::Brokers, None) => Ok((
+            (EntityType::Brokers, None) if self.entity_default => Ok((
                 ConfigResource::Broker(None),
                 "brokers in the cluster".to_owned(),
             )),
             (EntityType::Groups, Some(name)) => {
                 Ok((ConfigResource::Group(name.clone()), format!("group {name}")))
             }
-            (_, None) => Err("only brokers have a default entity".into()),
+            (_, None) if self.entity_default => Err("only brokers have a default entity".into()),
+            (_, None) => Err("whose settings? --entity-name is missing".into()),
+            (EntityType::Users | EntityType::Clients, _) => Err("these have quotas only".into()),
         }
+    }
+
+    /// The entity whose quotas are meant, if they are.
+    fn quota_entity(&self) -> Option<QuotaEntity> {
+        let name = || self.entity_name.clone();
+        match self.entity_type {
+            Some(EntityType::Users) => Some(quota_entity::users(name())),
+            Some(EntityType::Clients) => Some(quota_entity::clients(name())),
+            _ => self.quota.entity(),
+        }
+    }
+
+    /// `--entity-type users` without a name: all of them.
+    fn is_open(&self) -> bool {
+        self.entity_type.is_some() && self.entity_name.is_none() && !self.entity_default
     }
 }
 
 impl Describe {
     async fn text(self) -> Result<String, Failure> {
         let admin = self.bootstrap.admin().await?;
+        if let Some(entity) = self.entity.quota_entity() {
+            return match self.entity.is_open() {
+                true => quota_entity::describe_all(&admin, &entity).await,
+                false => quota_entity::describe(&admin, &entity).await,
+            };
+        }
         let (resource, words) = self.entity.find(&admin).await?;
         let mut entries = admin.describe_configs(&resource, &[]).await?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -165,6 +196,12 @@ impl Alter {
             .transpose()?
             .unwrap_or_default();
         let admin = self.bootstrap.admin().await?;
+        if let Some(entity) = self.entity.quota_entity() {
+            if self.entity.is_open() {
+                return Err("whose quotas? --entity-name or --entity-default is missing".into());
+            }
+            return quota_entity::alter(&admin, &entity, &added, &self.delete_config).await;
+        }
         let (resource, words) = self.entity.find(&admin).await?;
         let set = added
             .iter()

@@ -18,6 +18,7 @@ mod log_dirs;
 mod partition_file;
 mod produce;
 mod quorum;
+mod quota_entity;
 mod reassign;
 mod reassign_plan;
 mod reset_offsets;

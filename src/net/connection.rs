@@ -153,6 +153,14 @@ async fn read_requests(
     let mut told_to_end = std::pin::pin!(life.told_to_end());
     let may_move = shard.shards() > 1 && Stream::can_be_handed_over();
     loop {
+        if let Some(until) = peer.muted_until() {
+            let over = std::pin::pin!(rt::sleep_until_opt(Some(until)));
+            match rt::select2(over, told_to_end.as_mut()).await {
+                rt::Either2::First(()) => {}
+                rt::Either2::Second(idle) => return if idle { End::Idle } else { End::Finished },
+            }
+        }
+        // Never while it is muted: the shard it goes to would not know.
         if may_move
             && let Some(to) = peer.steering.wanted(shard.place())
             && !shard.is_draining()

@@ -408,6 +408,9 @@ impl Shard {
 
     /// Passes changed settings on to the logs.
     fn update_settings(&self, before: &Image, image: &Image) {
+        if !image.has_kept_of(before) {
+            self.quotas.take(image);
+        }
         let layers = configs::layers(image, &self.node.config);
         let kind = ResourceType::BROKER;
         let own = self.node.node.0.to_string();

@@ -13,6 +13,7 @@
 //! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`producer_ids`] the shard's block of producer ids;
+//! * [`quotas`] what clients have produced and consumed, against their quotas;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
 //! * [`directories`] the log directories of the process;
 //! * [`control`] the executor beside the shards that owns the metadata;
@@ -34,6 +35,7 @@ mod lifeline;
 pub mod mesh;
 mod moves;
 pub mod producer_ids;
+pub mod quotas;
 pub mod read;
 mod roles;
 mod throttles;

@@ -10,6 +10,7 @@ use super::in_sync::InSyncChanges;
 use super::mesh::{Mesh, Place};
 use super::moves::Moves;
 use super::producer_ids::ProducerIds;
+use super::quotas::Quotas;
 use super::throttles::Throttles;
 use super::waiting::Waiting;
 use crate::cluster::Image;
@@ -67,6 +68,7 @@ pub struct Shard {
     pub(super) fetchers: Fetchers,
     pub(super) throttles: Throttles,
     pub(super) moves: Moves,
+    pub(super) quotas: Quotas,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
@@ -90,6 +92,7 @@ impl Shard {
         metrics: ShardMetrics,
     ) -> Rc<Shard> {
         let groups = Groups::new(&node.config);
+        let quotas = Quotas::new(&node.config);
         for (dir, cause) in &dirs.offline {
             logs.take_directory_offline(dir, cause);
         }
@@ -114,6 +117,7 @@ impl Shard {
             fetchers: Fetchers::default(),
             throttles: Throttles::default(),
             moves: Moves::default(),
+            quotas,
             apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),

@@ -25,6 +25,7 @@ impl Shard {
     /// Starts what the shard does by the clock.
     pub fn start_upkeep(self: &Rc<Self>) {
         rt::spawn(self.clone().run_timer());
+        rt::spawn(self.clone().exchange_quotas());
         rt::spawn(self.clone().watch_in_sync());
         rt::spawn(self.clone().ask_for_in_sync());
         if let Some(idle) = self.node.config.connections_max_idle_ms {

@@ -1,8 +1,12 @@
-//! Settings: AlterConfigs (key 33, v0-2) and IncrementalAlterConfigs (44, v0-1).
+//! Settings: AlterConfigs (key 33, v0-2) and IncrementalAlterConfigs (44, v0-1); quotas:
+//! AlterClientQuotas (49, v0-1).
 
+use crate::cluster::client_quotas;
 use crate::cluster::config_admin;
 use crate::cluster::controller::Controller;
 use crate::wire::ErrorCode;
+use crate::wire::messages::alter_client_quotas_request::AlterClientQuotasRequest;
+use crate::wire::messages::alter_client_quotas_response::AlterClientQuotasResponse;
 use crate::wire::messages::alter_configs_request::AlterConfigsRequest;
 use crate::wire::messages::alter_configs_response::{
     AlterConfigsResourceResponse, AlterConfigsResponse,
@@ -41,6 +45,16 @@ pub fn not_changed(
             .collect(),
         ..Default::default()
     }
+}
+
+pub(super) async fn alter_quotas(
+    controller: &Rc<Controller>,
+    request: AlterClientQuotasRequest,
+) -> AlterClientQuotasResponse {
+    let decided = controller.change(|image| client_quotas::alter(image, &request));
+    decided
+        .await
+        .unwrap_or_else(|error| client_quotas::all_refused(&request, super::unavailable(&error)))
 }
 
 pub(super) async fn alter(

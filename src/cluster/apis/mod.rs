@@ -44,6 +44,7 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::INCREMENTAL_ALTER_CONFIGS,
     ApiKey::ALTER_PARTITION_REASSIGNMENTS,
     ApiKey::LIST_PARTITION_REASSIGNMENTS,
+    ApiKey::ALTER_CLIENT_QUOTAS,
     ApiKey::DESCRIBE_QUORUM,
     ApiKey::ALTER_PARTITION,
     ApiKey::UPDATE_FEATURES,
@@ -83,6 +84,7 @@ pub async fn answer(
         ApiKey::CREATE_TOPICS => run(v, body, |q| topics::create(c, q)).await,
         ApiKey::DELETE_TOPICS => run(v, body, |q| topics::delete(c, v, q)).await,
         ApiKey::ALTER_CONFIGS => run(v, body, |q| configs::alter(c, q)).await,
+        ApiKey::ALTER_CLIENT_QUOTAS => run(v, body, |q| configs::alter_quotas(c, q)).await,
         ApiKey::CREATE_PARTITIONS => run(v, body, |q| topics::create_partitions(c, q)).await,
         ApiKey::ELECT_LEADERS => run(v, body, |q| partitions::elect(c, q)).await,
         ApiKey::INCREMENTAL_ALTER_CONFIGS => {

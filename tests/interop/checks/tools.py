@@ -14,6 +14,7 @@ SERVED = {
     13: ("LeaveGroup", 0, 5), 14: ("SyncGroup", 0, 5), 15: ("DescribeGroups", 0, 6), 16: ("ListGroups", 0, 5),
     18: ("ApiVersions", 0, 5), 19: ("CreateTopics", 2, 7), 20: ("DeleteTopics", 1, 6), 21: ("DeleteRecords", 0, 2),
     22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4), 32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2),
+    34: ("AlterReplicaLogDirs", 1, 2), 48: ("DescribeClientQuotas", 0, 1), 49: ("AlterClientQuotas", 0, 1),
     35: ("DescribeLogDirs", 1, 5), 37: ("CreatePartitions", 0, 3), 42: ("DeleteGroups", 0, 3), 44: ("IncrementalAlterConfigs", 0, 1),
     47: ("OffsetDelete", 0, 0), 60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0), 65: ("DescribeTransactions", 0, 0),
     43: ("ElectLeaders", 0, 2), 45: ("AlterPartitionReassignments", 0, 1), 46: ("ListPartitionReassignments", 0, 0),
@@ -45,6 +46,39 @@ def log_dirs(ctx):
     same(sorted(partitions), [topic + "-0", topic + "-1"], "partitions")
     assert sum(p["size"] for p in partitions.values()) > 60, partitions
     assert all(p["offsetLag"] == 0 and not p["isFuture"] for p in partitions.values()), partitions
+
+
+@check("log-dirs-move", own_broker=True, seconds=120)
+def move_between_log_dirs(ctx):
+    dirs = [str(ctx.directory / "broker" / "data"), str(ctx.directory / "broker" / "other")]
+    ctx.new_broker(log__dirs=",".join(dirs))
+    topic = ctx.topic(partitions=2)
+    ctx.tool("console-producer", "--topic", topic, stdin="".join(f"line {n}\n" for n in range(2000)))
+
+    def places():
+        out = ctx.tool("log-dirs", "--describe", "--topic-list", topic)
+        answer = json.loads(next(line for line in out.lines() if line.startswith("{")))
+        (broker,) = answer["brokers"]
+        held = [(p["partition"], d["logDir"], p["isFuture"]) for d in broker["logDirs"] for p in d["partitions"]]
+        assert all(d["error"] is None for d in broker["logDirs"]), broker
+        return broker["broker"], sorted(held)
+
+    node, before = places()
+    same([(p, future) for p, _, future in before], [(topic + "-0", False), (topic + "-1", False)], "replicas")
+    there = {p: next(d for d in dirs if d != place) for p, place, _ in before}
+    plan = ctx.directory / "plan.json"
+    partitions = [{"topic": topic, "partition": n, "replicas": [node], "log_dirs": [there[f"{topic}-{n}"]]} for n in (0, 1)]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    out = ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--execute", "--replica-alter-log-dirs-throttle", 50_000_000).out
+    assert f"Successfully started log directory moves for: {topic}-0-{node},{topic}-1-{node}" in out, out
+    verify = lambda: ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--verify", code=None).out
+    until("the moves", lambda: verify().count("completed successfully") == 2, 60)
+    same(places()[1], sorted((p, place, False) for p, place in there.items()), "places after the moves")
+    out = ctx.tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 2000, "--timeout-ms", 20000).out
+    same(len(out.splitlines()), 2000, "records")
+    plan.write_text(json.dumps({"version": 1, "partitions": [{**partitions[0], "log_dirs": ["/nowhere"]}]}))
+    out = ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--execute", code=None)
+    assert "LogDirNotFound" in out.out + out.err or "Failed to alter dir" in out.out + out.err, (out.out, out.err)
 
 
 @check("cluster-tool")

@@ -152,3 +152,27 @@ def take_effect(ctx):
     ctx.tool("configs", "--entity-type", "topics", "--entity-name", topic, "--alter", "--add-config", "max.message.bytes=10000")
     until("the larger record is taken", lambda: "RecordTooLarge" not in ctx.tool("console-producer", "--topic", topic, stdin=big, code=None).err)
     same(ctx.offsets(topic, -1), {0: 1}, "stored once")
+
+
+@check("configs-quotas")
+def quotas(ctx):
+    client = ["--entity-type", "clients", "--entity-name", ctx.name]
+    both = ["--entity-type", "users", "--entity-default", *client]
+
+    def described(entity):
+        lines = ctx.tool("configs", *entity, "--describe").lines()
+        found = [re.match(r"Quota configs for (.*) are (.*)", line) for line in lines]
+        return {m[1]: dict(pair.split("=") for pair in m[2].split(", ")) for m in found if m}
+
+    ctx.tool("configs", *client, "--alter", "--add-config", "producer_byte_rate=1048576,consumer_byte_rate=2097152")
+    ctx.tool("configs", *both, "--alter", "--add-config", "producer_byte_rate=4096")
+    name = f"client-id '{ctx.name}'"
+    rates = {k: float(v) for k, v in described(client)[name].items()}
+    same(rates, {"producer_byte_rate": 1048576.0, "consumer_byte_rate": 2097152.0}, "quotas of the client id")
+    (entity,) = described(both)
+    assert entity.endswith(name) and "default user-principal" in entity, entity
+    out = ctx.tool("configs", *client, "--alter", "--add-config", "no_such_rate=1", code="not 0")
+    assert "no_such_rate" in out.out + out.err, (out.out, out.err)
+    ctx.tool("configs", *client, "--alter", "--delete-config", "producer_byte_rate,consumer_byte_rate")
+    ctx.tool("configs", *both, "--alter", "--delete-config", "producer_byte_rate")
+    same((described(client), described(both)), ({}, {}), "quotas at the end")
