@@ -73,6 +73,7 @@ fn what_is_served_is_answered_and_what_is_not_is_not() {
         let mut answered = all! {
             add_raft_voter_request AddRaftVoterRequest,
             allocate_producer_ids_request AllocateProducerIdsRequest,
+            alter_client_quotas_request AlterClientQuotasRequest,
             alter_configs_request AlterConfigsRequest,
             alter_partition_reassignments_request AlterPartitionReassignmentsRequest,
             alter_partition_request AlterPartitionRequest,
