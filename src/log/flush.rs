@@ -46,7 +46,7 @@ impl Default for FlushLimits {
     fn default() -> FlushLimits {
         FlushLimits {
             segments_in_flight_max: 64,
-            journal_logs_min: 1,
+            journal_logs_min: 3,
             journal_log_bytes_max: 64 << 10,
         }
     }

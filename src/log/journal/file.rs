@@ -1,5 +1,5 @@
 //! Owns one journal file: where the next frame goes, which frames are still needed, and the one
-//! write that makes a frame durable: the file is opened with O_DSYNC, which saves the hop of a flush. One per shard and log directory, on that
+//! write and one fdatasync that make a frame durable. One per shard and log directory, on that
 //! shard; one frame at a time. It never knows what an entry means.
 //!
 //! The file is a ring of blocks, preallocated and written with zeros before its first use, so that
@@ -72,20 +72,12 @@ impl JournalFile {
         let path = log_dir.join(name_of(turn, id));
         let file = File::open(&path, OpenOptions::CREATE_NEW.direct()).await?;
         let size = size / BLOCK_BYTES * BLOCK_BYTES;
-        let filled = fill(&file, log_dir, size).await;
-        drop(file);
-        let opened = match filled {
-            Ok(()) => File::open(&path, OpenOptions::READ_WRITE.direct().synced()).await,
-            Err(error) => Err(error),
-        };
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) => {
-                // A full disk needs the space back; on a broken one the next start removes it.
-                let _ = rt::fs::remove_file(&path).await;
-                return Err(error);
-            }
-        };
+        if let Err(error) = fill(&file, log_dir, size).await {
+            drop(file);
+            // A full disk needs the space back; on a broken one the next start removes it.
+            let _ = rt::fs::remove_file(&path).await;
+            return Err(error);
+        }
         Ok(JournalFile {
             path,
             file,
@@ -149,6 +141,7 @@ impl JournalFile {
         };
         self.sequence.set(stamp.sequence + 1);
         self.file.write_aligned_at(begin % size, buffer).await.0?;
+        self.file.sync_data().await?;
         Ok(len)
     }
 

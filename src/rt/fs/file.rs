@@ -32,9 +32,6 @@ pub struct OpenOptions {
     pub truncate: bool,
     /// O_DIRECT: past the page cache. Writes then take [`AlignedBuf`]s at aligned positions.
     pub direct: bool,
-    /// O_DSYNC: a direct write returns when the device has it for good, as [`File::sync_data`]
-    /// would, with one hop less.
-    pub synced: bool,
 }
 
 impl OpenOptions {
@@ -46,7 +43,6 @@ impl OpenOptions {
         create_new: false,
         truncate: false,
         direct: false,
-        synced: false,
     };
     /// An existing file, for reading and writing.
     pub const READ_WRITE: OpenOptions = OpenOptions {
@@ -67,14 +63,6 @@ impl OpenOptions {
     pub const fn direct(self) -> OpenOptions {
         OpenOptions {
             direct: true,
-            ..self
-        }
-    }
-
-    /// For a direct file.
-    pub const fn synced(self) -> OpenOptions {
-        OpenOptions {
-            synced: true,
             ..self
         }
     }

@@ -80,9 +80,6 @@ impl File {
                 .create_new(options.create_new)
                 .truncate(options.truncate)
                 .mode(0o644);
-            if options.synced {
-                how.custom_flags(libc::O_DSYNC);
-            }
             Body::Direct(how.dma_open(path).await.map_err(io_error)?)
         } else {
             let path = path.to_owned();

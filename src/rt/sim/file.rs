@@ -145,11 +145,7 @@ impl File {
         IoDelay::new(&disk.kernel, lands).await;
         let outcome = landing.land();
         IoDelay::new(&disk.kernel, takes - lands).await;
-        outcome?;
-        if handle.options.synced {
-            self.sync().await?;
-        }
-        Ok(())
+        outcome
     }
 
     pub(crate) async fn read_at(&self, position: u64, len: usize) -> io::Result<Bytes> {
