@@ -9,8 +9,16 @@ use std::io;
 use std::rc::Rc;
 
 /// How much is read at once while frames are small: several pipelined requests arrive in one
-/// system call, and an idle connection can give the buffer back.
+/// system call.
 const READ_CHUNK: usize = 16 * 1024;
+
+/// The first buffer of a connection: all that one holds which is opened and left alone. It grows
+/// with what arrives at once.
+const READ_CHUNK_MIN: usize = 1024;
+
+/// The part of a chunk that is read into before there is another: less of it would cut what arrives
+/// at once into two reads too often, more of it would leave too much of each chunk unused.
+const SPARE_SHARE: usize = 4;
 
 /// A frame's size prefix.
 const PREFIX: usize = 4;
@@ -41,6 +49,8 @@ pub struct Frame {
 pub struct FrameReader {
     socket: ReadHalf,
     buffer: BytesMut,
+    /// What the next buffer of small frames holds.
+    chunk: usize,
     limit: usize,
     budget: Rc<Budget>,
 }
@@ -51,6 +61,7 @@ impl FrameReader {
         FrameReader {
             socket,
             buffer: BytesMut::new(),
+            chunk: READ_CHUNK_MIN,
             limit,
             budget,
         }
@@ -93,6 +104,10 @@ impl FrameReader {
         }
     }
 
+    fn spare(&self) -> usize {
+        self.buffer.capacity() - self.buffer.len()
+    }
+
     async fn size(&mut self) -> Result<usize, FrameError> {
         self.fill(PREFIX, None).await?;
         let size = match self.buffer.first_chunk::<PREFIX>() {
@@ -117,15 +132,20 @@ impl FrameReader {
         while self.buffer.len() < want {
             let missing = want - self.buffer.len();
             // The exact rest of a large frame, so that the frame ends its allocation and the
-            // record batch in it is not tied to a neighbour; a chunk while frames are small.
-            // Untouched pages of a large reservation are not resident: a peer that announces much
-            // and sends little costs address space, not memory.
-            self.buffer.reserve(if missing > READ_CHUNK {
-                missing
-            } else {
-                READ_CHUNK
-            });
+            // record batch in it is not tied to a neighbour; a chunk while frames are small, and
+            // of that the next frames take what is left. Untouched pages of a large reservation
+            // are not resident: a peer that announces much and sends little costs address space,
+            // not memory.
+            if missing > READ_CHUNK {
+                self.buffer.reserve(missing);
+            } else if self.spare() < missing.max(self.chunk / SPARE_SHARE) {
+                self.buffer.reserve(self.chunk.max(missing));
+            }
+            let spare = self.spare();
             let read = self.socket.read(&mut self.buffer).await?;
+            if read == spare {
+                self.chunk = (2 * self.chunk).min(READ_CHUNK);
+            }
             if let Some(charge) = charge.as_deref_mut() {
                 charge.grow(read.min(missing) as u64);
             }
