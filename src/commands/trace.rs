@@ -10,7 +10,7 @@ use super::table::Table;
 use super::{Failure, print, run};
 use crate::client::ClientConfig;
 use crate::lab::trace::{
-    Facts, Flaw, Hops, Nodes, Play, Step, Story, collect_here, follow_file, page, play,
+    Facts, Flaw, Hops, Play, Step, Story, collect_here, follow_file, page, play, start_nodes,
 };
 use crate::rt;
 
@@ -59,13 +59,13 @@ impl Trace {
                 }
                 None
             }
-            None => Some(Nodes::start(&hops, patience)?),
+            None => Some(start_nodes(&hops, patience)?),
         };
         let bootstrap = match (&self.bootstrap_server, &nodes) {
             (Some(servers), _) => servers.clone(),
             (None, nodes) => nodes
                 .as_ref()
-                .map(|nodes| nodes.bootstrap().to_owned())
+                .map(|nodes| nodes.bootstrap())
                 .unwrap_or_default(),
         };
         let what = Play {

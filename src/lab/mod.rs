@@ -5,6 +5,8 @@ pub mod compare;
 pub mod floors;
 pub mod histogram;
 pub mod host;
+pub mod kafka_home;
+pub mod nodes;
 pub mod page;
 pub mod process_cost;
 pub mod result;

@@ -13,7 +13,7 @@ mod story;
 mod test_kit;
 
 pub use collect::{Hops, collect_here, follow_file};
-pub use nodes::{BROKERS, Nodes};
+pub use nodes::{BROKERS, start_nodes};
 pub use page::page;
 pub use scenario::{Facts, Play, play};
 pub use story::{Flaw, Lane, Step, Story};
