@@ -13,6 +13,7 @@ mod elect;
 pub(crate) mod format;
 mod groups;
 mod key_value;
+mod lab;
 mod log_dir_moves;
 mod log_dirs;
 mod partition_file;
@@ -22,7 +23,7 @@ mod quota_entity;
 mod reassign;
 mod reassign_plan;
 mod reset_offsets;
-mod run;
+pub(crate) mod run;
 mod serve;
 pub(crate) mod table;
 mod throttles;
@@ -77,6 +78,8 @@ enum Command {
     Bench(Box<bench::Bench>),
     /// Follow one record through three brokers, hop by hop.
     Trace(trace::Trace),
+    /// Experiments that start brokers of their own.
+    Lab(lab::Lab),
     /// Check and tune the host; measure a disk.
     Tune(tune::Tune),
     /// Print the files of a partition's log.
@@ -84,7 +87,7 @@ enum Command {
 }
 
 /// What a command fails with: one line for a person.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Parses the command line and runs what it asks for.
 pub fn run() -> ExitCode {
@@ -103,6 +106,7 @@ pub fn run() -> ExitCode {
         Command::Cluster(cluster) => cluster.run(),
         Command::Bench(bench) => bench.run(),
         Command::Trace(trace) => trace.run(),
+        Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
         Command::DumpLog(dump) => dump.run(),
     };

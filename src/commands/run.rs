@@ -14,7 +14,7 @@ use crate::rt::{RingPlan, run_ring};
 ///
 /// # Errors
 /// The future's own; or the executors could not start.
-pub(super) fn run<T, M, F>(main: M) -> Result<T, Failure>
+pub(crate) fn run<T, M, F>(main: M) -> Result<T, Failure>
 where
     T: Send + 'static,
     M: FnOnce() -> F + Send + 'static,

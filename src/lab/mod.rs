@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod compare;
+pub mod durability;
 pub mod floors;
 pub mod histogram;
 pub mod host;

@@ -5,12 +5,11 @@
 //! * [`bring_up`] the control executor's part: the order in which a node comes up and goes down;
 //! * [`follow`] the metadata of a node that is no controller;
 //! * [`listeners`] addresses, binding, and what clients are told of it;
-//! * `simulated` (tests) the same executors in a simulated world.
+//! * `simulated` the same executors in a simulated world, for tests and for the durability lab.
 
 mod bring_up;
 mod follow;
 mod listeners;
-#[cfg(test)]
 pub(crate) mod simulated;
 
 use crate::cluster::MetadataLogError;

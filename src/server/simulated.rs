@@ -1,5 +1,6 @@
 //! A node in a simulated world: the executors of [`super::run`] without what belongs to a real
-//! process (signals, the log on standard error). Tests only.
+//! process (signals, the log on standard error). For `simulation` (tests) and for
+//! [`crate::lab::durability`], whose power losses are whole brokers on the simulator's disk.
 
 use super::{Process, Seen, ServeError};
 use crate::config::BrokerConfig;
@@ -32,6 +33,13 @@ pub(crate) fn start(
 
 impl Life {
     /// What SIGTERM does.
+    #[cfg_attr(
+        not(test),
+        expect(
+            dead_code,
+            reason = "the lab cuts the power; only tests end a node in good order"
+        )
+    )]
     pub(crate) fn terminate(&self) {
         // It ends by itself already if nobody listens.
         let _ = self.stop.try_send(());

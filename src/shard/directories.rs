@@ -393,7 +393,10 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
     let mut futures: AHashMap<(String, i32), (Uuid, String)> = AHashMap::new();
     let (mut names, mut kinds) = (Vec::new(), Vec::new());
     for (name, kind) in dir.partitions().await? {
-        if matches!(kind, PartitionDir::Live { .. } | PartitionDir::Future { .. }) {
+        if matches!(
+            kind,
+            PartitionDir::Live { .. } | PartitionDir::Future { .. }
+        ) {
             names.push(name);
             kinds.push(kind);
         }
