@@ -292,6 +292,12 @@ impl Disk {
         self.0.image(ino, read).ok()
     }
 
+    /// A part of a file as the processes see it, short at its end; `None` if there is no such file.
+    pub fn read_at(&self, path: impl AsRef<Path>, position: u64, len: usize) -> Option<Vec<u8>> {
+        let ino = self.0.lookup(path.as_ref()).ok()?;
+        self.0.image(ino, |image| image.read(position, len)).ok()
+    }
+
     /// Names in a directory, sorted; `None` if there is none.
     pub fn list(&self, path: impl AsRef<Path>) -> Option<Vec<String>> {
         let entries = self.0.read_dir(path.as_ref()).ok()?;

@@ -3,7 +3,7 @@
 //! Sparse pages, so that a preallocated segment costs nothing. What has been written and not
 //! synced is known per 512-byte sector; a power loss decides for each of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::kernel::Kernel;
 
@@ -36,52 +36,63 @@ impl Pages {
 
     fn read(&self, position: u64, len: usize) -> Vec<u8> {
         let end = position.saturating_add(len as u64).min(self.len);
-        let mut out = vec![0; end.saturating_sub(position) as usize];
-        let mut done = 0;
-        while done < out.len() {
-            let at = position + done as u64;
+        let wanted = end.saturating_sub(position) as usize;
+        let mut out = Vec::with_capacity(wanted);
+        while out.len() < wanted {
+            let at = position + out.len() as u64;
             let offset = (at % PAGE) as usize;
-            let count = (out.len() - done).min(PAGE as usize - offset);
-            if let Some(page) = self.pages.get(&(at / PAGE)) {
-                out[done..done + count].copy_from_slice(&page[offset..offset + count]);
+            let count = (wanted - out.len()).min(PAGE as usize - offset);
+            match self.pages.get(&(at / PAGE)) {
+                Some(page) => out.extend_from_slice(&page[offset..offset + count]),
+                None => out.resize(out.len() + count, 0),
             }
-            done += count;
         }
         out
     }
 
     fn cut(&mut self, len: u64) {
-        self.pages.retain(|page, _| page * PAGE < len);
+        drop(self.pages.split_off(&len.div_ceil(PAGE)));
         if let Some(page) = self.pages.get_mut(&(len / PAGE)) {
             page[(len % PAGE) as usize..].fill(0);
         }
         self.len = len;
     }
 
-    fn sector(&self, sector: u64) -> [u8; SECTOR as usize] {
-        let mut out = [0; SECTOR as usize];
-        let at = sector * SECTOR;
-        if let Some(page) = self.pages.get(&(at / PAGE)) {
-            let offset = (at % PAGE) as usize;
-            out.copy_from_slice(&page[offset..offset + SECTOR as usize]);
-        }
-        out
-    }
-
-    fn set_sector(&mut self, sector: u64, bytes: &[u8; SECTOR as usize]) {
-        let at = sector * SECTOR;
-        let page = self
+    /// Takes over the sectors of a page that `mask` names, one bit each from the lowest on.
+    fn copy_sectors(&mut self, page: u64, mask: u8, from: &Pages) {
+        let own = self
             .pages
-            .entry(at / PAGE)
+            .entry(page)
             .or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
-        let offset = (at % PAGE) as usize;
-        page[offset..offset + SECTOR as usize].copy_from_slice(bytes);
+        let theirs = from.pages.get(&page);
+        for at in sectors_of(mask) {
+            let bytes = at * SECTOR as usize..(at + 1) * SECTOR as usize;
+            match theirs {
+                Some(theirs) => own[bytes.clone()].copy_from_slice(&theirs[bytes]),
+                None => own[bytes].fill(0),
+            }
+        }
     }
+}
+
+const SECTORS: usize = (PAGE / SECTOR) as usize;
+
+/// The version of the last write to each sector of a page; 0 if the device has it.
+type Versions = [u64; SECTORS];
+
+fn sectors_of(mask: u8) -> impl Iterator<Item = usize> {
+    (0..SECTORS).filter(move |at| mask & 1 << at != 0)
+}
+
+fn changed(versions: &Versions) -> u8 {
+    let bits = versions.iter().enumerate();
+    bits.fold(0, |mask, (at, version)| mask | u8::from(*version > 0) << at)
 }
 
 /// A sync that has begun: what it will have made durable when it ends.
 pub(super) struct SyncPlan {
-    sectors: Vec<u64>,
+    /// Pages and their sectors.
+    pages: Vec<(u64, u8)>,
     version: u64,
 }
 
@@ -89,8 +100,8 @@ pub(super) struct SyncPlan {
 pub(super) struct Image {
     volatile: Pages,
     durable: Pages,
-    /// Sectors that differ, with the version of the last write to each.
-    unsynced: BTreeMap<u64, u64>,
+    /// By page, the sectors that differ.
+    unsynced: BTreeMap<u64, Versions>,
     version: u64,
 }
 
@@ -118,22 +129,31 @@ impl Image {
     /// Marks `[from, to)` as changed; below `dense_from` only what the device holds otherwise.
     fn touch(&mut self, from: u64, to: u64, dense_from: u64) {
         self.version += 1;
-        let version = self.version;
-        for sector in dense_from / SECTOR..to.div_ceil(SECTOR) {
-            self.unsynced.insert(sector, version);
-        }
-        let pages: BTreeSet<u64> = self
+        self.mark(dense_from / SECTOR, to.div_ceil(SECTOR));
+        let below = from / PAGE..dense_from.div_ceil(PAGE).max(from / PAGE);
+        let held: Vec<u64> = self
             .durable
             .pages
-            .range(from / PAGE..dense_from.div_ceil(PAGE).max(from / PAGE))
+            .range(below)
             .map(|(page, _)| *page)
             .collect();
-        for page in pages {
-            for sector in page * PAGE / SECTOR..(page + 1) * PAGE / SECTOR {
-                if sector * SECTOR + SECTOR > from && sector * SECTOR < dense_from {
-                    self.unsynced.insert(sector, version);
-                }
-            }
+        for page in held {
+            let first = (page * PAGE).max(from / SECTOR * SECTOR) / SECTOR;
+            let end = ((page + 1) * PAGE).min(dense_from).div_ceil(SECTOR);
+            self.mark(first, end);
+        }
+    }
+
+    /// Marks sectors as written in this version.
+    fn mark(&mut self, first: u64, end: u64) {
+        let mut at = first;
+        while at < end {
+            let page = at / SECTORS as u64;
+            let next = ((page + 1) * SECTORS as u64).min(end);
+            let from = (at % SECTORS as u64) as usize;
+            let versions = self.unsynced.entry(page).or_default();
+            versions[from..from + (next - at) as usize].fill(self.version);
+            at = next;
         }
     }
 
@@ -141,10 +161,13 @@ impl Image {
         let old = self.volatile.len;
         if len < old {
             self.volatile.cut(len);
-            self.unsynced.retain(|sector, _| sector * SECTOR < len);
+            drop(self.unsynced.split_off(&len.div_ceil(PAGE)));
+            if let Some(versions) = self.unsynced.get_mut(&(len / PAGE)) {
+                versions[(len % PAGE).div_ceil(SECTOR) as usize..].fill(0);
+            }
             if !len.is_multiple_of(SECTOR) {
                 self.version += 1;
-                self.unsynced.insert(len / SECTOR, self.version);
+                self.mark(len / SECTOR, len / SECTOR + 1);
             }
         } else {
             // Zeros in between; they matter where the device still has older bytes.
@@ -154,36 +177,49 @@ impl Image {
     }
 
     pub(super) fn begin_sync(&self) -> SyncPlan {
+        let pages = self.unsynced.iter();
         SyncPlan {
-            sectors: self.unsynced.keys().copied().collect(),
+            pages: pages
+                .map(|(page, versions)| (*page, changed(versions)))
+                .collect(),
             version: self.version,
         }
     }
 
     pub(super) fn finish_sync(&mut self, plan: &SyncPlan) {
-        for sector in &plan.sectors {
-            self.durable
-                .set_sector(*sector, &self.volatile.sector(*sector));
-            if self
-                .unsynced
-                .get(sector)
-                .is_some_and(|version| *version <= plan.version)
-            {
-                self.unsynced.remove(sector);
+        for (page, mask) in &plan.pages {
+            if *mask > 0 {
+                self.durable.copy_sectors(*page, *mask, &self.volatile);
             }
+            self.synced(*page, *mask, plan.version);
         }
         self.durable.cut(self.volatile.len);
+    }
+
+    /// Sectors of a page need no sync, unless they were written after `version`.
+    fn synced(&mut self, page: u64, mask: u8, version: u64) {
+        let Some(versions) = self.unsynced.get_mut(&page) else {
+            return;
+        };
+        for at in sectors_of(mask) {
+            if versions[at] <= version {
+                versions[at] = 0;
+            }
+        }
+        if changed(versions) == 0 {
+            self.unsynced.remove(&page);
+        }
     }
 
     /// A failed sync: the kernel forgets that the pages were dirty. They are still read, and they
     /// may or may not be on the device.
     pub(super) fn fail_sync(&mut self, plan: &SyncPlan, kernel: &Kernel) {
-        for sector in &plan.sectors {
-            if kernel.one_in(2) {
-                self.durable
-                    .set_sector(*sector, &self.volatile.sector(*sector));
+        for (page, mask) in &plan.pages {
+            let reached = by_chance(*mask, || kernel.one_in(2));
+            if reached > 0 {
+                self.durable.copy_sectors(*page, reached, &self.volatile);
             }
-            self.unsynced.remove(sector);
+            self.synced(*page, *mask, u64::MAX);
         }
     }
 
@@ -205,11 +241,10 @@ impl Image {
             1 => 100,
             _ => kernel.between(1, 99),
         };
-        let sectors: Vec<u64> = self.unsynced.keys().copied().collect();
-        for sector in sectors {
-            if kernel.below(100) < odds {
-                self.durable
-                    .set_sector(sector, &self.volatile.sector(sector));
+        for (page, versions) in &self.unsynced {
+            let reached = by_chance(changed(versions), || kernel.below(100) < odds);
+            if reached > 0 {
+                self.durable.copy_sectors(*page, reached, &self.volatile);
             }
         }
         self.durable.cut(len);
@@ -221,4 +256,9 @@ impl Image {
     pub(super) fn used(&self) -> u64 {
         self.volatile.pages.len() as u64 * PAGE
     }
+}
+
+/// Of some sectors those for which `reaches` says so, asked in their order.
+fn by_chance(mask: u8, mut reaches: impl FnMut() -> bool) -> u8 {
+    sectors_of(mask).fold(0, |reached, at| reached | u8::from(reaches()) << at)
 }

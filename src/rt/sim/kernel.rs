@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
@@ -56,15 +56,26 @@ pub(super) struct Kernel {
 
 /// Ready tasks of one executor, in the order in which they were woken.
 #[derive(Default)]
-pub(super) struct ReadyQueue(Mutex<Vec<u64>>);
+pub(super) struct ReadyQueue {
+    ids: Mutex<Vec<u64>>,
+    /// How many, to be seen without the lock: every executor is asked at every step.
+    len: AtomicUsize,
+}
 
 impl ReadyQueue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn with<R>(&self, f: impl FnOnce(&mut Vec<u64>) -> R) -> R {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = f(&mut ids);
+        self.len.store(ids.len(), Ordering::Relaxed);
+        done
+    }
+
+    fn push(&self, id: u64) {
+        self.with(|ids| ids.push(id));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.len.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -81,7 +92,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::Relaxed) {
-            self.ready.lock().push(self.id);
+            self.ready.push(self.id);
         }
     }
 }
@@ -212,7 +223,7 @@ impl Kernel {
             queued: AtomicBool::new(true),
             ready: executor.ready.clone(),
         });
-        executor.ready.lock().push(id);
+        executor.ready.push(id);
         let task = Task {
             future: Some(Box::pin(future)),
             executor: executor.clone(),
@@ -296,23 +307,19 @@ impl Kernel {
 
     fn pick_executor(&self) -> Option<Rc<Executor>> {
         let executors = self.executors.borrow();
-        let busy: Vec<&Rc<Executor>> = executors.iter().filter(|e| e.has_work()).collect();
-        let index = self.below(busy.len() as u64) as usize;
-        busy.get(index).map(|executor| Rc::clone(executor))
+        let busy = || executors.iter().filter(|executor| executor.has_work());
+        let index = self.below(busy().count() as u64) as usize;
+        busy().nth(index).cloned()
     }
 
     fn run_one(&self, executor: &Rc<Executor>) {
-        let id = {
-            let mut ready = executor.ready.lock();
-            if ready.is_empty() {
-                drop(ready);
-                // The end of a turn: those who yielded go on.
-                executor.wake_yielded();
-                return;
-            }
-            let index = self.below(ready.len() as u64) as usize;
-            ready.remove(index)
-        };
+        if executor.ready.is_empty() {
+            // The end of a turn: those who yielded go on.
+            executor.wake_yielded();
+            return;
+        }
+        let choose = |ids: &mut Vec<u64>| ids.remove(self.below(ids.len() as u64) as usize);
+        let id = executor.ready.with(choose);
         self.steps.set(self.steps.get() + 1);
         self.note(2, id);
         let taken = {
