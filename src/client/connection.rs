@@ -23,6 +23,12 @@ use crate::wire::header::{RequestHeader, ResponseHeader};
 use crate::wire::messages::api_versions_request::ApiVersionsRequest;
 use crate::wire::{ErrorCode, Message, Reader, Str, Writer};
 
+#[cfg(test)]
+thread_local! {
+    /// Answers that came twice, unasked or out of turn: a simulated world must have none.
+    pub(crate) static MISPLACED: Cell<u64> = const { Cell::new(0) };
+}
+
 /// An answer that claims to be larger closes the connection. `fetch.max.bytes` may be exceeded by
 /// one batch; this leaves room for the largest the broker's own frame limit lets in.
 pub const RESPONSE_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -288,6 +294,9 @@ impl Shared {
                 Ok(())
             }
             other => {
+                // One that was given up is answered late and read by nobody.
+                #[cfg(test)]
+                MISPLACED.set(MISPLACED.get() + u64::from(self.over.borrow().is_none()));
                 let reason = format!(
                     "answer {correlation:?} where {:?} was due",
                     other.as_ref().map(|waiting| waiting.correlation)

@@ -18,7 +18,7 @@ mod assignor;
 mod backoff;
 mod cluster;
 pub mod config;
-mod connection;
+pub(crate) mod connection;
 mod consumer;
 mod consumer_offsets;
 mod consumer_protocol;

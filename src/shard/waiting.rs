@@ -57,6 +57,11 @@ impl Waiting {
 }
 
 impl Shard {
+    /// Waiting produces and fetches.
+    pub fn waits(&self) -> (usize, usize) {
+        self.waiting.len()
+    }
+
     /// Parks a produce until its partitions have what they need or `timeout` passes.
     pub fn park_produce(&self, operation: DelayedProduce, timeout: Duration) {
         let deadline = rt::now() + timeout.min(LONGEST_WAIT);

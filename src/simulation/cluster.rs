@@ -22,6 +22,8 @@ pub(super) struct Setup {
     /// The first so many brokers are controllers too.
     pub(super) controllers: usize,
     pub(super) shards: usize,
+    /// `replica.lag.time.max.ms`, as the settings or their default have it.
+    pub(super) lag: Duration,
     /// Settings beside those that make the cluster.
     pub(super) settings: Vec<(&'static str, String)>,
 }
@@ -31,6 +33,8 @@ pub(super) struct Cluster {
     pub(super) world: World,
     pub(super) probes: Rc<Probes>,
     pub(super) brokers: Vec<Broker>,
+    /// Of each broker.
+    pub(super) shards: usize,
 }
 
 /// A broker's host. Its place among the nodes of the world is its place among the brokers; its
@@ -59,6 +63,7 @@ impl Cluster {
             world,
             probes,
             brokers,
+            shards: setup.shards,
         }
     }
 

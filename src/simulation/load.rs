@@ -2,6 +2,7 @@
 //! What they learn goes into the ledger.
 
 use super::ledger::{Ledger, RecordId};
+use super::probes::Probes;
 use crate::client::{
     Acks, Admin, ClientConfig, ClientError, CommittedOffset, Consumer, ConsumerConfig,
     ConsumerRecord, Election, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
@@ -39,10 +40,15 @@ pub(super) struct Load {
     pub(super) servers: String,
     pub(super) topics: Vec<Topic>,
     pub(super) ledger: Ledger,
+    pub(super) probes: Rc<Probes>,
+    /// Producers wait so many microseconds at most between sends.
+    pub(super) pause_us: u64,
     /// Producers send nothing new, then readers and members end too.
     pub(super) ending: Cell<bool>,
     /// Clients that have not ended.
     pub(super) running: Cell<usize>,
+    /// Lives of producers so far: each numbers its records by itself.
+    pub(super) lives: Cell<u32>,
 }
 
 impl Load {
@@ -52,6 +58,16 @@ impl Load {
             (0..topic.partitions).map(move |partition| TopicPartition::new(name.clone(), partition))
         };
         self.topics.iter().flat_map(of).collect()
+    }
+
+    /// A client was told that there is a record at this offset: it must be below a high watermark.
+    fn committed(&self, key: &TopicPartition, offset: Option<i64>, how: &str) {
+        let is_committed = |at: &i64| self.probes.is_committed(&key.topic, key.partition, *at);
+        if let Some(offset) = offset.filter(|offset| !is_committed(offset)) {
+            self.ledger.violated(format!(
+                "{key} offset {offset}: {how}, with no high watermark above it"
+            ));
+        }
     }
 
     pub(super) fn client(&self, id: &str) -> ClientConfig {
@@ -95,8 +111,11 @@ pub(super) async fn make_topics(load: Rc<Load>) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// Sends until the load ends; returns when the fate of every record is known.
+/// Sends until the load ends; returns when the fate of every record is known. One that comes back
+/// after a crash has its name and nothing else.
 pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
+    let life = load.lives.get();
+    load.lives.set(life + 1);
     let config = ProducerConfig {
         client: load.client(&format!("producer-{id}")),
         acks: match row {
@@ -114,7 +133,7 @@ pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
         ..ProducerConfig::default()
     };
     if row == Row::Idempotent {
-        load.ledger.is_idempotent(id);
+        load.ledger.is_idempotent(life);
     }
     let ending = || load.ending.get();
     let connect = || Producer::connect(config.clone());
@@ -123,12 +142,13 @@ pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
     };
     let partitions = load.partitions();
     let mut numbers = vec![0; partitions.len()];
+    let unanswered = Rc::new(Cell::new(0_u64));
     while !load.ending.get() {
         for _ in 0..1 + rt::random_below(4) {
             let at = rt::random_below(partitions.len() as u64) as usize;
             let key = &partitions[at];
             let record = RecordId {
-                producer: id,
+                producer: life,
                 number: numbers[at],
             };
             numbers[at] += 1;
@@ -137,12 +157,19 @@ pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
             match producer.send(record_of(key, record)).await {
                 Ok(delivery) => {
                     let (load, key) = (load.clone(), key.clone());
+                    let unanswered = unanswered.clone();
+                    unanswered.set(unanswered.get() + 1);
                     drop(rt::spawn(async move {
-                        match delivery.await {
+                        let done = delivery.await;
+                        unanswered.set(unanswered.get() - 1);
+                        match done {
                             // There is no promise with acks=0.
                             Ok(_) if row == Row::None => {}
                             Ok(done) => {
                                 let offset = done.offset.map(|offset| offset.0);
+                                if row != Row::Leader {
+                                    load.committed(&key, offset, "acknowledged");
+                                }
                                 load.ledger.acked(&key, record, offset, since);
                             }
                             Err(_) => load.ledger.failed(),
@@ -152,10 +179,17 @@ pub(super) async fn produce(load: Rc<Load>, id: u32, row: Row) {
                 Err(_) => load.ledger.failed(),
             }
         }
-        rt::sleep(Duration::from_micros(rt::random_below(40_000))).await;
+        rt::sleep(Duration::from_micros(rt::random_below(load.pause_us))).await;
     }
     producer.flush().await;
     producer.close(Duration::from_secs(1)).await;
+    // Those who wait for the outcomes hear of them.
+    rt::sleep(Duration::from_millis(1)).await;
+    if unanswered.get() > 0 {
+        let count = unanswered.get();
+        load.ledger
+            .violated(format!("producer {id} never heard of {count} records"));
+    }
 }
 
 fn record_of(key: &TopicPartition, id: RecordId) -> ProducerRecord {
@@ -188,6 +222,8 @@ fn consumer_config(load: &Load, id: &str, group: Option<&str>) -> ConsumerConfig
         group_id: group.map(str::to_owned),
         offset_reset: OffsetReset::Earliest,
         auto_commit: None,
+        // A static member takes the place of the one that vanished, the others come beside it.
+        group_instance_id: (id == "member-1").then(|| id.to_owned()),
         fetch_max_wait: Duration::from_millis(300),
         partition_fetch_bytes: 8000,
         session_timeout: Duration::from_secs(6),
@@ -199,7 +235,10 @@ fn consumer_config(load: &Load, id: &str, group: Option<&str>) -> ConsumerConfig
 fn saw(load: &Load, record: &ConsumerRecord, since: u64) {
     let key = TopicPartition::new(record.topic.clone(), record.partition);
     match id_of(record) {
-        Some(id) => load.ledger.saw(&key, record.offset.0, id, since),
+        Some(id) => {
+            load.committed(&key, Some(record.offset.0), "seen");
+            load.ledger.saw(&key, record.offset.0, id, since);
+        }
         None => {
             let offset = record.offset;
             load.ledger
@@ -244,6 +283,7 @@ pub(super) async fn belong(load: Rc<Load>, id: u32, group: &'static str) {
         return;
     }
     let mut rebalances = 0;
+    let mut ends: BTreeMap<TopicPartition, i64> = BTreeMap::new();
     while !load.ending.get() {
         let since = load.ledger.settled_losses();
         let Ok(records) = consumer.poll(Duration::from_millis(500)).await else {
@@ -253,14 +293,18 @@ pub(super) async fn belong(load: Rc<Load>, id: u32, group: &'static str) {
         records.iter().for_each(|record| saw(&load, record, since));
         if consumer.rebalances() != rebalances {
             rebalances = consumer.rebalances();
+            // What it has left to others is not its to commit.
+            ends.clear();
             ask_commits(&load, &consumer, group).await;
         }
-        let mut ends: BTreeMap<TopicPartition, i64> = BTreeMap::new();
         for record in &records {
             let key = TopicPartition::new(record.topic.clone(), record.partition);
             ends.insert(key, record.offset.0 + 1);
         }
-        let offsets: Vec<(TopicPartition, CommittedOffset)> = ends
+        if rt::random_below(3) > 0 {
+            continue;
+        }
+        let offsets: Vec<(TopicPartition, CommittedOffset)> = std::mem::take(&mut ends)
             .into_iter()
             .map(|(key, offset)| {
                 let committed = CommittedOffset {

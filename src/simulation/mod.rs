@@ -7,12 +7,35 @@
 //! `HIGHWATER_LOG=highwater=info` shows what the nodes log, with virtual time.
 //!
 //! * [`cluster`] brokers and their lives; [`probes`] what is true inside of them at every step;
-//! * [`load`] the clients; [`ledger`] what they know, and the judgement;
+//!   [`committed`] what lies on their disks while they run;
+//! * [`load`] the clients; [`hosts`] where they live; [`ledger`] what they know, and the judgement;
 //! * [`replicas`] what lies on the disks in the end;
 //! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
+//!
+//! What must hold (DESIGN.md, section 9), and where it is checked:
+//!
+//! | invariant | when | where |
+//! |---|---|---|
+//! | log start ≤ last stable ≤ high watermark ≤ log end | every eighth step | [`probes`] |
+//! | a leader's high watermark and a replica's leader epoch do not go back | every eighth step | [`probes`] |
+//! | one leader for each epoch | every eighth step | [`probes`] |
+//! | replicas are the same below the high watermark, and what was committed stays | every 250 ms of a world, from the disks of running brokers; in the end between all of them | [`committed`], [`replicas`] |
+//! | acknowledged with acks=all, or given to a consumer: below a high watermark | at each record | [`load`] |
+//! | nothing acknowledged or seen is lost, doubled, reordered or invented beyond what the row allows | at each record and in the end | [`ledger`] |
+//! | committed offsets of a group do not go back | after each rebalance and in the end | [`ledger`] |
+//! | a producer hears of each record once | when it ends | [`load`] |
+//! | an answer is that of the oldest request without one | at each answer | `client::connection`, [`history`] |
+//! | requests that wait do not pile up; with the clients gone none is left | every eighth step; in the end | [`probes`], [`history`] |
+//! | replicas come back into the in-sync set, brokers serve and stop | in the end | [`history`] |
+//!
+//! Most steps touch no partition, which is why not each is looked at. Not checked here: that a
+//! transaction is all or nothing, for there is no coordinator yet. Offsets of groups are compared by
+//! what their members are told, not inside the coordinators.
 
 mod cluster;
+mod committed;
 mod history;
+mod hosts;
 mod ledger;
 mod load;
 mod nemesis;
@@ -54,8 +77,9 @@ fn show_logs() {
 /// itself. Looking for what nobody has seen yet is a run of its own, with `HIGHWATER_SEED=random`.
 const FIRST_SEED: u64 = 1000;
 
-/// The seeds of a random test, each printed before it runs: `HIGHWATER_SEEDS` of them (or `count`;
-/// one with `HIGHWATER_SEED=n`), from `HIGHWATER_SEED` on, which may be `random`.
+/// The seeds of a random test, each printed before it runs, from `HIGHWATER_SEED` on, which may be
+/// `random`: `count` of them, or one with `HIGHWATER_SEED=n`; `HIGHWATER_SEEDS=n` says how many, and
+/// `HIGHWATER_SEEDS=x10` ten times as many as usual.
 pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
     show_logs();
     let from = std::env::var("HIGHWATER_SEED").ok();
@@ -65,8 +89,14 @@ pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
         _ => given.unwrap_or(FIRST_SEED),
     };
     let wanted = std::env::var("HIGHWATER_SEEDS").ok();
-    let wanted = wanted.and_then(|wanted| wanted.parse().ok());
-    let count = wanted.unwrap_or(given.map_or(count, |_| 1));
+    let usual = given.map_or(count, |_| 1);
+    let count = match wanted.as_deref() {
+        Some(wanted) => match wanted.strip_prefix('x') {
+            Some(times) => usual * times.parse::<u64>().expect("HIGHWATER_SEEDS"),
+            None => wanted.parse().expect("HIGHWATER_SEEDS"),
+        },
+        None => usual,
+    };
     (0..count).map(move |at| {
         let seed = first.wrapping_add(at);
         println!("HIGHWATER_SEED={seed}");

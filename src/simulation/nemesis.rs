@@ -2,6 +2,7 @@
 //! fail or are slow, networks that cut, clocks that jump. Everything it does it can take back.
 
 use super::cluster::Cluster;
+use super::hosts::Host;
 use super::ledger::Ledger;
 use crate::rt::sim::Fault;
 use std::collections::BTreeMap;
@@ -19,11 +20,17 @@ pub(super) enum Trouble {
     CutClient,
     CutOneWay,
     CutBrokers,
+    /// One broker alone, cut off from everybody.
+    Isolate,
+    /// A follower that leaves the in-sync set and comes back, again and again.
+    InSyncThrash,
     ResetConnections,
     SlowDisk,
     FailingDisk,
     Clock,
     SlowNetwork,
+    /// A client's process dies, or its host, and the same client comes again.
+    ClientCrash,
 }
 
 /// Everything there is for worlds of one broker.
@@ -38,6 +45,7 @@ pub(super) const FOR_ONE: &[Trouble] = &[
     Trouble::FailingDisk,
     Trouble::Clock,
     Trouble::SlowNetwork,
+    Trouble::ClientCrash,
 ];
 
 /// Everything there is for worlds of several brokers.
@@ -51,11 +59,14 @@ pub(super) const FOR_SEVERAL: &[Trouble] = &[
     Trouble::CutOneWay,
     Trouble::CutBrokers,
     Trouble::CutBrokers,
+    Trouble::Isolate,
+    Trouble::InSyncThrash,
     Trouble::FailingDisk,
     Trouble::ResetConnections,
     Trouble::SlowDisk,
     Trouble::Clock,
     Trouble::SlowNetwork,
+    Trouble::ClientCrash,
 ];
 
 /// How much faster a clock runs after each trouble with it, and how wrong it tells the time.
@@ -69,6 +80,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(90);
 pub(super) struct Nemesis<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) ledger: &'a Ledger,
+    pub(super) clients: Vec<Host>,
+    /// How long a follower may be behind: `replica.lag.time.max.ms`.
+    pub(super) lag: Duration,
     pub(super) done: BTreeMap<Trouble, u64>,
     /// By broker. Drift only grows: a monotonic clock does not go back.
     pub(super) drift: BTreeMap<usize, i64>,
@@ -106,6 +120,8 @@ impl Nemesis<'_> {
 
     /// Brings one trouble of `kinds` into a world of `nodes` nodes.
     pub(super) fn strike(&mut self, kinds: &[Trouble], nodes: usize) {
+        // Whoever is about to die is looked at once more.
+        self.cluster.probes.look();
         let kind = kinds[self.below(kinds.len() as u64) as usize];
         *self.done.entry(kind).or_default() += 1;
         let at = self.broker();
@@ -154,6 +170,14 @@ impl Nemesis<'_> {
                     network.cut(at, self.other(at, cluster.brokers.len()));
                 }
             }
+            Trouble::Isolate => (0..nodes)
+                .filter(|other| *other != at)
+                .for_each(|other| network.cut(at, other)),
+            Trouble::InSyncThrash => self.thrash(at),
+            Trouble::ClientCrash => {
+                let client = self.below(self.clients.len() as u64) as usize;
+                self.clients[client].crash(self.below(2) == 0);
+            }
             Trouble::ResetConnections => {
                 network.reset_connections(at, self.other(at, nodes));
             }
@@ -183,6 +207,23 @@ impl Nemesis<'_> {
         }
     }
 
+    /// Keeps a broker from hearing of another, as leader or as follower, longer than a follower may
+    /// be silent, and lets it go on for a moment.
+    fn thrash(&self, at: usize) {
+        let world = &self.cluster.world;
+        let network = world.network();
+        let other = self.other(at, self.cluster.brokers.len());
+        for _ in 0..2 + self.below(2) {
+            match self.below(2) {
+                0 => network.cut_one_way(other, at),
+                _ => network.cut(at, other),
+            }
+            world.run_for(self.lag + self.lag / 2);
+            network.heal(at, other);
+            world.run_for(Duration::from_millis(self.below(1500)));
+        }
+    }
+
     /// Has a broker end in good order.
     fn stop(&self, at: usize) {
         let broker = &self.cluster.brokers[at];
@@ -203,6 +244,11 @@ impl Nemesis<'_> {
                 self.cluster.start(at);
             }
         }
+        for client in &self.clients {
+            if client.crashed.get() && self.below(3) > 0 {
+                client.come_back();
+            }
+        }
         if self.below(2) == 0 {
             self.cluster.world.network().heal_all();
         }
@@ -218,6 +264,7 @@ impl Nemesis<'_> {
         let network = self.cluster.world.network();
         network.heal_all();
         network.set_delay(Duration::from_micros(50), Duration::from_micros(500));
+        self.clients.iter().for_each(Host::come_back);
         for (at, broker) in self.cluster.brokers.iter().enumerate() {
             broker.host.disk().heal();
             let control = self.cluster.probes.control(at);

@@ -1,18 +1,27 @@
 //! Looks into the brokers of a world from inside, after steps: the watermark chain of every
-//! replica, watermarks that never go back, one leader for each epoch. Holds nothing alive.
+//! replica, watermarks that never go back, one leader for each epoch, replicas that are the same
+//! below their watermarks, waiting requests that do not pile up. Holds nothing alive.
 
+use super::committed::Committed;
 use crate::replica::partition::Partition;
 use crate::rt::sim::World;
 use crate::server::Seen;
 use crate::shard::Shard;
 use crate::shard::control::Control;
 use crate::types::PartitionId;
+use crate::wire::Str;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 /// The invariants are looked at after one step in so many: most steps touch no partition.
 const EVERY: u64 = 8;
+/// Replicas are read on their disks after so much time.
+const READ_EVERY: Duration = Duration::from_millis(250);
+/// Requests that may wait on a shard: several times what the clients of a world can have sent within
+/// the longest time-out.
+const WAITING_MAX: usize = 500;
 
 /// One node's process.
 #[derive(Default)]
@@ -38,6 +47,11 @@ pub(super) struct Probes {
     nodes: RefCell<BTreeMap<usize, Node>>,
     marks: RefCell<BTreeMap<(usize, PartitionId), Marks>>,
     leaders: RefCell<BTreeMap<(PartitionId, i32), usize>>,
+    /// The highest high watermark that a replica ever had, by partition.
+    ends: RefCell<BTreeMap<PartitionId, (Str, i64)>>,
+    committed: RefCell<Committed>,
+    read_at: Cell<Duration>,
+    waiting_max: Cell<usize>,
     looks: Cell<u64>,
     violations: RefCell<Vec<String>>,
 }
@@ -50,6 +64,7 @@ impl Probes {
         world.on_step(move |world| {
             if world.steps() % EVERY == 0 {
                 looking.look();
+                looking.read_on(world);
             }
         });
         probes
@@ -110,6 +125,43 @@ impl Probes {
             .collect()
     }
 
+    /// Whether an offset of a partition is below a high watermark; now, or some time ago.
+    pub(super) fn is_committed(&self, topic: &str, partition: i32, offset: i64) -> bool {
+        if offset < self.committed_end(topic, partition) {
+            return true;
+        }
+        // Time may have jumped since the last look.
+        self.look();
+        offset < self.committed_end(topic, partition)
+    }
+
+    fn committed_end(&self, topic: &str, partition: i32) -> i64 {
+        let ends = self.ends.borrow();
+        let of = |(id, (name, end)): (&PartitionId, &(Str, i64))| {
+            (id.index == partition && name.as_str() == topic).then_some(*end)
+        };
+        ends.iter().filter_map(of).max().unwrap_or(0)
+    }
+
+    /// Batches of replicas that were held against another's, and the most requests that waited on a
+    /// shard.
+    pub(super) fn effort(&self) -> (u64, usize) {
+        (self.committed.borrow().compared(), self.waiting_max.get())
+    }
+
+    /// Requests that wait on a node, and the bytes of all that are not answered.
+    pub(super) fn unanswered(&self, node: usize) -> (usize, usize, u64) {
+        let shards = self.shards(node);
+        shards.iter().fold((0, 0, 0), |sum, shard| {
+            let (produces, fetches) = shard.waits();
+            (
+                sum.0 + produces,
+                sum.1 + fetches,
+                sum.2 + shard.budget().used(),
+            )
+        })
+    }
+
     pub(super) fn looks(&self) -> u64 {
         self.looks.get()
     }
@@ -126,7 +178,7 @@ impl Probes {
         }
     }
 
-    fn look(&self) {
+    pub(super) fn look(&self) {
         self.looks.set(self.looks.get() + 1);
         let nodes: Vec<(usize, u64)> = {
             let nodes = self.nodes.borrow();
@@ -134,8 +186,38 @@ impl Probes {
         };
         for (node, life) in nodes {
             for shard in self.shards(node) {
+                let (produces, fetches) = shard.waits();
+                let waiting = produces.max(fetches);
+                self.waiting_max.set(self.waiting_max.get().max(waiting));
+                if waiting > WAITING_MAX {
+                    self.violated(format!("node {node}: {waiting} requests wait on a shard"));
+                }
                 for partition in shard.partitions() {
                     self.look_at(node, life, &partition);
+                }
+            }
+        }
+    }
+
+    /// Reads the replicas of several nodes on.
+    fn read_on(&self, world: &World) {
+        if world.elapsed() < self.read_at.get() {
+            return;
+        }
+        self.read_at.set(world.elapsed() + READ_EVERY);
+        let nodes: Vec<usize> = self.nodes.borrow().keys().copied().collect();
+        if nodes.len() < 2 {
+            return;
+        }
+        for node in nodes {
+            let disk = world.node(node).disk();
+            for shard in self.shards(node) {
+                for partition in shard.partitions() {
+                    let mut committed = self.committed.borrow_mut();
+                    if let Some(what) = committed.read_on(node, &disk, &partition) {
+                        let (topic, index) = (&partition.topic, partition.id.index);
+                        self.violated(format!("node {node}, {topic}-{index}: {what}"));
+                    }
                 }
             }
         }
@@ -175,6 +257,12 @@ impl Probes {
         }
         if before.is_some_and(|before| before.life == life && before.epoch > epoch) {
             self.violated(format!("{}: the leader epoch went back to {epoch}", name()));
+        }
+        {
+            let mut ends = self.ends.borrow_mut();
+            let begin = || (partition.topic.clone(), 0);
+            let end = &mut ends.entry(partition.id).or_insert_with(begin).1;
+            *end = marks.high_watermark.max(*end);
         }
         if !marks.leads {
             return;
