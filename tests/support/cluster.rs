@@ -1,6 +1,8 @@
 //! Several nodes of one cluster as child processes, each broker and controller, formatted for it.
 
+use super::wires::{Plane, Wires};
 use super::{Broker, Starting, fixed_port};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,6 +12,8 @@ const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 /// See the module's words. Nodes have the ids 1, 2, …
 pub struct Cluster {
     pub nodes: Vec<Broker>,
+    /// What the nodes talk over, where the test wanted it in its hands.
+    pub wires: Option<Wires>,
     _home: tempfile::TempDir,
 }
 
@@ -22,13 +26,32 @@ impl Cluster {
 
     /// The same with controllers on the first `controllers` nodes only.
     pub fn start_with(count: usize, controllers: usize, settings: &[&str]) -> Cluster {
+        Cluster::start_on(None, count, controllers, settings)
+    }
+
+    /// The same with everything between nodes, and from clients, going over wires that can be cut.
+    pub fn start_wired(count: usize, controllers: usize, settings: &[&str]) -> Cluster {
+        Cluster::start_on(Some(Wires::new()), count, controllers, settings)
+    }
+
+    fn start_on(
+        wires: Option<Wires>,
+        count: usize,
+        controllers: usize,
+        settings: &[&str],
+    ) -> Cluster {
         let home = tempfile::tempdir().expect("a temporary directory");
         let ports = ports(count + controllers);
         let (clients, quorum) = ports.split_at(count);
+        let reached = |at: usize, plane: Plane, port: u16| {
+            let target = SocketAddr::from(([127, 0, 0, 1], port));
+            let wires = wires.as_ref();
+            wires.map_or(target, |wires| wires.lead_to(at as i32 + 1, plane, target))
+        };
         let voters: Vec<String> = quorum
             .iter()
             .enumerate()
-            .map(|(at, port)| format!("{}@127.0.0.1:{port}", at + 1))
+            .map(|(at, port)| format!("{}@{}", at + 1, reached(at, Plane::Control, *port)))
             .collect();
         let mut starting = Vec::with_capacity(count);
         for (at, client) in clients.iter().enumerate() {
@@ -43,6 +66,10 @@ impl Cluster {
                     .to_owned(),
                 format!("controller.quorum.voters={}", voters.join(",")),
             ];
+            if wires.is_some() {
+                let advertised = reached(at, Plane::Data, *client);
+                own.push(format!("advertised.listeners=PLAINTEXT://{advertised}"));
+            }
             let client = format!("PLAINTEXT://127.0.0.1:{client}");
             match quorum.get(at) {
                 Some(port) => own.extend([
@@ -57,6 +84,9 @@ impl Cluster {
             own.extend(settings.iter().map(|setting| (*setting).to_owned()));
             format(&data, &own);
             let process = Starting::spawn(&data, &log, &own);
+            if let Some(wires) = &wires {
+                wires.is_process(id as i32, process.child.id());
+            }
             starting.push((process, data, log, own));
         }
         let nodes = starting
@@ -73,7 +103,16 @@ impl Cluster {
                 }
             })
             .collect();
-        Cluster { nodes, _home: home }
+        Cluster {
+            nodes,
+            wires,
+            _home: home,
+        }
+    }
+
+    /// The network of a cluster that was started with one.
+    pub fn wires(&self) -> &Wires {
+        self.wires.as_ref().expect("started with wires")
     }
 
     /// The node with this id.

@@ -124,17 +124,33 @@ fn send_until(
 
 /// Producers that send all the time.
 pub struct Load {
+    bootstrap: String,
     topic: String,
     partitions: i32,
     producers: Vec<(ThreadedProducer<Context>, Arc<Told>)>,
+    /// A consumer reads along from the beginning.
+    watched: bool,
+    /// What it saw: producer and number, by partition and offset.
+    seen: Mutex<BTreeMap<(i32, i64), (usize, u64)>>,
 }
 
 impl Load {
+    /// With a consumer that reads along: what it sees must stay.
+    pub fn watched(bootstrap: &str, topic: &str, partitions: i32) -> Load {
+        Load {
+            watched: true,
+            ..Load::new(bootstrap, topic, partitions)
+        }
+    }
+
     pub fn new(bootstrap: &str, topic: &str, partitions: i32) -> Load {
         Load {
+            bootstrap: bootstrap.to_owned(),
             topic: topic.to_owned(),
             partitions,
             producers: (0..PRODUCERS).map(|_| start_producer(bootstrap)).collect(),
+            watched: false,
+            seen: Mutex::default(),
         }
     }
 
@@ -166,6 +182,9 @@ impl Load {
                     })
                 })
                 .collect();
+            if self.watched {
+                scope.spawn(|| self.watch(&stop));
+            }
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(meanwhile));
             stop.store(true, Ordering::SeqCst);
             let sent = loads.into_iter().map(|load| load.join().unwrap()).collect();
@@ -180,6 +199,29 @@ impl Load {
             assert!(failed.is_empty(), "{} failed: {}", failed.len(), failed[0]);
         }
         sent.iter().sum()
+    }
+
+    /// Reads along until told to stop.
+    fn watch(&self, stop: &AtomicBool) {
+        let consumer = start_consumer(&self.bootstrap, &self.topic, self.partitions);
+        while !stop.load(Ordering::SeqCst) {
+            // A node that is gone or cut off is an error here; what follows is read from another.
+            let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) else {
+                continue;
+            };
+            let record = number_of(message.payload().unwrap());
+            let place = (message.partition(), message.offset());
+            let before = self.seen.lock().unwrap().insert(place, record);
+            assert!(
+                before.is_none_or(|before| before == record),
+                "{place:?} was {before:?} and is {record:?}"
+            );
+        }
+    }
+
+    /// Records that the consumer has seen that reads along.
+    pub fn seen(&self) -> usize {
+        self.seen.lock().unwrap().len()
     }
 
     /// Reads the topic and holds it against what the producers were told.
@@ -200,6 +242,10 @@ impl Load {
             }
         }
         assert_eq!(places.len() as u64, total, "records lost or doubled");
+        for ((partition, offset), record) in self.seen.lock().unwrap().iter() {
+            let place = places[record];
+            assert_eq!(place, (*partition, *offset), "{record:?} was seen there");
+        }
         for (id, (_, told)) in self.producers.iter().enumerate() {
             for (number, (partition, offset)) in told.acknowledged.lock().unwrap().iter() {
                 let place = places[&(id, *number)];
@@ -210,16 +256,14 @@ impl Load {
     }
 }
 
-/// Everything in the topic, by partition, in order of the offsets.
-fn read_all(
-    bootstrap: &str,
-    topic: &str,
-    partitions: i32,
-    count: usize,
-) -> BTreeMap<i32, Vec<(i64, usize, u64)>> {
+/// A consumer of all partitions, from their beginning on.
+fn start_consumer(bootstrap: &str, topic: &str, partitions: i32) -> BaseConsumer {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
         .set("group.id", "reader")
+        .set("socket.timeout.ms", "5000")
+        .set("reconnect.backoff.ms", "10")
+        .set("reconnect.backoff.max.ms", "50")
         .create()
         .unwrap();
     let mut list = TopicPartitionList::new();
@@ -228,6 +272,17 @@ fn read_all(
             .unwrap();
     }
     consumer.assign(&list).unwrap();
+    consumer
+}
+
+/// Everything in the topic, by partition, in order of the offsets.
+fn read_all(
+    bootstrap: &str,
+    topic: &str,
+    partitions: i32,
+    count: usize,
+) -> BTreeMap<i32, Vec<(i64, usize, u64)>> {
+    let consumer = start_consumer(bootstrap, topic, partitions);
     let mut found: BTreeMap<i32, Vec<(i64, usize, u64)>> = BTreeMap::new();
     let mut read = 0;
     let deadline = Instant::now() + PATIENCE;

@@ -5,6 +5,7 @@ pub mod client;
 pub mod cluster;
 pub mod load;
 pub mod raw;
+pub mod wires;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
