@@ -106,6 +106,7 @@ pub fn parse(name: &str, text: &str) -> Result<Vec<Property>, ConfigError> {
 mod tests {
     use super::super::BrokerConfig;
     use super::*;
+    use crate::log::ShardLimits;
 
     #[test]
     fn every_limit_is_a_setting_with_a_default_that_passes() {
@@ -116,6 +117,24 @@ mod tests {
             let definition = broker_definition(name).unwrap();
             check(name, definition.kind, definition.default.unwrap()).unwrap();
         }
+    }
+
+    #[test]
+    fn without_a_profile_the_settings_are_the_defaults_of_the_log() {
+        let config = BrokerConfig::load(None, &[]).unwrap();
+        let limits = ShardLimits::default();
+        assert_eq!(config.journal_logs_min, limits.flushes.journal_logs_min);
+        assert_eq!(
+            config.journal_log_bytes,
+            limits.flushes.journal_log_bytes_max
+        );
+        let flushes = limits.flushes.segments_in_flight_max;
+        assert_eq!(config.flush_segments_in_flight, flushes);
+        assert_eq!(config.direct_writes_in_flight, limits.writes.in_flight_max);
+        assert_eq!(config.write_bytes, limits.writes.merged_bytes_max);
+        assert_eq!(config.cold_reads_in_flight, limits.cold_reads.in_flight_max);
+        let beside = limits.cold_reads.bytes_beside_flushes;
+        assert_eq!(config.cold_read_bytes_beside_flushes, beside);
     }
 
     #[test]

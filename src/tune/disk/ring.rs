@@ -251,10 +251,12 @@ impl Files {
             segments.push(file);
         }
         let path = dir.join("journal");
-        let journal = File::open(path, OpenOptions::CREATE_NEW.direct()).await?;
+        let zeroed = File::open(&path, OpenOptions::CREATE_NEW.direct()).await?;
         let buf = AlignedBuf::zeroed(FILE_BYTES as usize);
-        journal.write_aligned_at(0, buf).await.0?;
-        journal.sync_all().await?;
+        zeroed.write_aligned_at(0, buf).await.0?;
+        zeroed.sync_all().await?;
+        drop(zeroed);
+        let journal = File::open(path, OpenOptions::READ_WRITE.direct().synced()).await?;
         Ok(Files {
             segments,
             journal,
@@ -308,7 +310,6 @@ impl Files {
         let places = FILE_BYTES / len;
         let at = self.round.get() % places * len;
         self.journal.write_aligned_at(at, buf).await.0?;
-        self.journal.sync_data().await?;
         Ok(rt::now().since(begun))
     }
 }
