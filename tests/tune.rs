@@ -391,10 +391,10 @@ fn a_disk_is_measured_and_a_broker_starts_with_what_was_found() {
 fn a_profile_decides_where_a_flush_goes_and_a_setting_decides_against_it() {
     let home = on_disk();
     let profile = home.path().join("disk.properties");
-    let text = "profile.format=highwater.disk/1\nhighwater.journal.logs.min=3\n";
+    let text = "profile.format=highwater.disk/1\nhighwater.journal.logs.min=1\n";
     fs::write(&profile, text).unwrap();
     let named = format!("highwater.disk.profile={}", profile.display());
-    for (own, by_journal) in [(None, false), (Some("highwater.journal.logs.min=1"), true)] {
+    for (own, by_journal) in [(None, true), (Some("highwater.journal.logs.min=3"), false)] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);

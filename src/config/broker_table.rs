@@ -75,7 +75,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.flush.segments.in.flight", Kind::Int(1, 128), Some("64"), FIXED, "Segment flushes that each shard has at the device at once."),
     define("highwater.journal.bytes", Kind::Int(0, 1073741824), Some("67108864"), FIXED, "Size of the flush journal of each shard in each log directory, at least 4 MiB; 0 is none: every flush goes to the segments."),
     define("highwater.journal.log.bytes", Kind::Int(4096, 524288), Some("65536"), FIXED, "A log with more than this to flush is flushed by its segment instead of the journal."),
-    define("highwater.journal.logs.min", Kind::Int(1, 1000), Some("1"), FIXED, "Logs in a flush round from which on it goes by the journal."),
+    define("highwater.journal.logs.min", Kind::Int(1, 1000), Some("3"), FIXED, "Logs in a flush round from which on it goes by the journal."),
     define("highwater.log.format", Kind::OneOf(&["text", "json"]), Some("text"), FIXED, "How log lines look."),
     define("highwater.log.level", Kind::OneOf(&["error", "warn", "info", "debug", "trace"]), Some("info"), FIXED, "What is logged."),
     define("highwater.metrics.listener", Kind::Str, None, FIXED, "host:port of the Prometheus endpoint; none if not set."),

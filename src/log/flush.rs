@@ -9,8 +9,8 @@
 //! By segment go: a log whose durability row does not wait for the flush, one that was asked for
 //! its segments (close, a recovery), one with more to flush than the journal takes (the bytes would
 //! cost more, and twice), everything while fewer than [`FlushLimits::journal_logs_min`] logs are in
-//! the round (where that is above one), and everything while there is no journal or no room in it.
-//! `tuning/` has the measurements.
+//! the round (flushing one file costs the same either way), and everything while there is no journal
+//! or no room in it. `tuning/` has the measurements.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,8 +35,7 @@ pub struct FlushLimits {
     /// Segment flushes in flight at once: half a ring's submission entries, so that reads and
     /// network keep their share.
     pub segments_in_flight_max: u64,
-    /// Logs in a round from which on one frame is cheaper than a flush of each one's segment. One:
-    /// a frame is one write on the ring, a flush is handed to a thread of the kernel's.
+    /// Logs in a round from which on one frame is cheaper than a flush of each one's segment.
     pub journal_logs_min: usize,
     /// Most that one log may put into a frame. Beyond some 64 KiB the bytes cost more than the
     /// flush of one more file. At most half a frame.

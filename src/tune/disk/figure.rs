@@ -20,7 +20,7 @@ pub enum What {
     Mixed,
     /// A flush round over `depth` files of a buffered write each: fdatasync of all, side by side.
     RoundBySegment,
-    /// The same round by one aligned write with O_DSYNC, as the broker writes a frame.
+    /// The same round by one aligned write and one fdatasync.
     RoundByJournal,
     /// Sixty-four files of a buffered write each, `depth` of their fdatasyncs side by side.
     RoundLimited,

@@ -251,12 +251,10 @@ impl Files {
             segments.push(file);
         }
         let path = dir.join("journal");
-        let zeroed = File::open(&path, OpenOptions::CREATE_NEW.direct()).await?;
+        let journal = File::open(path, OpenOptions::CREATE_NEW.direct()).await?;
         let buf = AlignedBuf::zeroed(FILE_BYTES as usize);
-        zeroed.write_aligned_at(0, buf).await.0?;
-        zeroed.sync_all().await?;
-        drop(zeroed);
-        let journal = File::open(path, OpenOptions::READ_WRITE.direct().synced()).await?;
+        journal.write_aligned_at(0, buf).await.0?;
+        journal.sync_all().await?;
         Ok(Files {
             segments,
             journal,
@@ -310,6 +308,7 @@ impl Files {
         let places = FILE_BYTES / len;
         let at = self.round.get() % places * len;
         self.journal.write_aligned_at(at, buf).await.0?;
+        self.journal.sync_data().await?;
         Ok(rt::now().since(begun))
     }
 }
