@@ -111,8 +111,7 @@ impl Shared {
         let (Ok(near_again), Ok(far_again)) = (near.try_clone(), far.try_clone()) else {
             return;
         };
-        let way = |from, to| (Some(from?), Some(to?));
-        let (there, back) = (way(caller, Some(node)), way(Some(node), caller));
+        let (there, back) = ((caller, Some(node)), (Some(node), caller));
         let shared = self.clone();
         let answers = std::thread::spawn(move || shared.carry(far_again, near_again, back, plane));
         self.carry(near, far, there, plane);
