@@ -7,14 +7,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::key_value::settings;
-use super::table::Table;
 use super::{Failure, print};
 use crate::client::Acks;
 use crate::lab::bench::{
-    Arrivals, Content, FetchPlan, Goal, Keys, Load, Plan, Sizes, Step, TopicToMake, run,
-    saturation, sweep,
+    Arrivals, Content, FetchPlan, Goal, Keys, Load, Plan, Sizes, Step, TopicToMake, delete_topic,
+    run, saturation, sweep,
 };
-use crate::lab::result::{BenchResult, Host, Latency, LatencyKind, Run, SCHEMA};
+use crate::lab::compare::compare;
+use crate::lab::floors::{FloorPlan, measure_telling};
+use crate::lab::host::{self, host};
+use crate::lab::page::bench_page;
+use crate::lab::result::{BenchResult, Floor, Run, SCHEMA};
+use crate::lab::summary;
 use crate::wire::codec::Codec;
 
 /// Rates of one sweep.
@@ -189,6 +193,9 @@ struct LoadArgs {
     content: Content,
     #[arg(long, value_name = "MS", default_value_t = 30_000)]
     request_timeout_ms: u64,
+    /// How long to try to begin (default.api.timeout.ms).
+    #[arg(long, value_name = "MS", default_value_t = 15_000)]
+    api_timeout_ms: u64,
     /// From a record's making until it is given up.
     #[arg(long, value_name = "MS", default_value_t = 120_000)]
     delivery_timeout_ms: u64,
@@ -226,6 +233,18 @@ struct LoadArgs {
     /// Write the result as a document.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the result as a page for a browser, with its charts.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Do not measure what the machine does without a broker.
+    #[arg(long)]
+    no_floors: bool,
+    /// A directory on the broker's disk, for what the device does; left out: only CPU and network.
+    #[arg(long, value_name = "DIR")]
+    floors_dir: Option<PathBuf>,
+    /// About how long the floors take, seconds.
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    floors_seconds: f64,
     /// No line a second on standard error.
     #[arg(long)]
     quiet: bool,
@@ -248,13 +267,9 @@ impl Bench {
 impl Compare {
     fn run(self) -> Result<(), Failure> {
         let (before, after) = (read(&self.before)?, read(&self.after)?);
-        let mut table = Table::new(&HEADER);
-        for (name, result) in [("before", &before), ("after", &after)] {
-            for run in &result.runs {
-                row(&mut table, &format!("{name}: {}", run.name), run);
-            }
-        }
-        print(&table.text())
+        let name = |path: &Path| path.display().to_string();
+        let comparison = compare(&before, &after)?;
+        print(&comparison.text(&name(&self.before), &name(&self.after)))
     }
 }
 
@@ -332,6 +347,7 @@ impl LoadArgs {
             content: self.content,
             request_timeout: Duration::from_millis(self.request_timeout_ms),
             delivery_timeout: Duration::from_millis(self.delivery_timeout_ms),
+            api_timeout: Duration::from_millis(self.api_timeout_ms),
             fetch: FetchPlan {
                 max_wait: Duration::from_millis(self.fetch_max_wait_ms),
                 min_bytes: self.fetch_min_bytes,
@@ -364,7 +380,17 @@ impl LoadArgs {
         let goal = Goal {
             p99_us: p99.as_micros() as u64,
         };
+        // A file that cannot be written is told before the load, not after it.
+        for path in [&self.json, &self.html].into_iter().flatten() {
+            write(path, "")?;
+        }
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        let host = host();
+        let mut warnings = host::warnings(&host);
+        let floors = match self.no_floors {
+            true => Vec::new(),
+            false => self.floors(&mut warnings)?,
+        };
         let tell = |step: Step<'_>| {
             let verdict = step
                 .missed
@@ -378,153 +404,70 @@ impl LoadArgs {
         } else {
             sweep(&plan, &self.sweep, goal, self.arrivals(), tell)
         }?;
+        if plan.delete_topic && (self.search || !self.sweep.is_empty()) {
+            delete_topic(&plan)?;
+        }
         let result = BenchResult {
             schema: SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
             started_unix_ms: started.map_or(0, |since| since.as_millis() as u64),
-            host: Host::default(),
-            floors: Vec::new(),
+            host,
+            floors,
             runs,
-            warnings: Vec::new(),
+            warnings,
         };
         print(&text(&result))?;
         if let Some(path) = &self.json {
             let mut document = serde_json::to_string_pretty(&result)?;
             document.push('\n');
-            std::fs::write(path, document)
-                .map_err(|error| format!("{}: {error}", path.display()))?;
+            write(path, &document)?;
+        }
+        if let Some(path) = &self.html {
+            write(path, &bench_page(&result))?;
         }
         Ok(())
     }
+
+    /// What the machine does without a broker, at the sizes of this load.
+    fn floors(&self, warnings: &mut Vec<String>) -> Result<Vec<Floor>, Failure> {
+        let plan = FloorPlan {
+            directory: self.floors_dir.clone(),
+            write_bytes: self.batch_bytes.max(1),
+            message_bytes: self.record_size.typical().max(1),
+            budget: time("floors-seconds", self.floors_seconds, 1.0)?,
+        };
+        let (floors, missing) = measure_telling(&plan);
+        warnings.extend(missing);
+        Ok(floors)
+    }
 }
 
-const HEADER: [&str; 13] = [
-    "RUN",
-    "LATENCY",
-    "RECORDS/S",
-    "MB/S",
-    "ERRORS",
-    "SAMPLES",
-    "P50",
-    "P99",
-    "P99.9",
-    "P99.99",
-    "MAX",
-    "TOOL-CPU",
-    "RECORDS/CPU-S",
-];
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()).into())
+}
 
 /// What a person sees at the end.
 fn text(result: &BenchResult) -> String {
-    let mut table = Table::new(&HEADER);
+    let mut text = summary::text(result);
     for run in &result.runs {
-        row(&mut table, &run.name, run);
-    }
-    let mut text = table.text();
-    for run in &result.runs {
-        for broker in &run.brokers {
-            let settled = run.produced.as_ref().or(run.consumed.as_ref());
-            let rate = settled.map_or(0.0, |flow| flow.records_per_second);
-            text.push_str(&format!(
-                "{}: broker {} used {:.2} CPU s ({:.0} records/CPU s), {:.1} MiB resident, wrote {:.1} MB\n",
-                run.name,
-                broker.pid,
-                broker.cpu_seconds,
-                rate * run.seconds / broker.cpu_seconds.max(1e-9),
-                broker.resident_bytes as f64 / f64::from(1 << 20),
-                broker.written_bytes as f64 / 1e6,
-            ));
-        }
-    }
-    let named = result.runs.iter().flat_map(|run| {
-        run.warnings
-            .iter()
-            .map(move |warning| format!("warning: {}: {warning}\n", run.name))
-    });
-    text.extend(named);
-    for warning in &result.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
+        text.push_str(&tool_line(run));
     }
     text
 }
 
-/// One line for each kind of latency; figures of the run on the first.
-fn row(table: &mut Table, name: &str, run: &Run) {
-    let mut first = true;
-    for latency in &run.latencies {
-        let flow = match latency.kind {
-            LatencyKind::Produce => run.produced.as_ref(),
-            LatencyKind::EndToEnd | LatencyKind::Fetch => run.consumed.as_ref(),
-        };
-        let mut cells = vec![
-            if first {
-                name.to_owned()
-            } else {
-                String::new()
-            },
-            kind(latency.kind).to_owned(),
-            flow.map_or(String::new(), |flow| {
-                format!("{:.0}", flow.records_per_second)
-            }),
-            flow.map_or(String::new(), |flow| {
-                format!("{:.1}", flow.bytes_per_second / 1e6)
-            }),
-            flow.map_or(String::new(), |flow| flow.errors.to_string()),
-            latency.samples.to_string(),
-        ];
-        for percent in [50.0, 99.0, 99.9, 99.99] {
-            cells.push(stated(latency, percent).map_or(String::new(), micros));
-        }
-        cells.push(micros(latency.max_us));
-        let records: f64 = [&run.produced, &run.consumed]
-            .into_iter()
-            .flatten()
-            .map(|flow| flow.records_per_second * run.seconds)
-            .fold(0.0, f64::max);
-        let tool = &run.tool;
-        cells.push(match first {
-            true => format!(
-                "{:.2} s ({:.0}%)",
-                tool.cpu_seconds,
-                tool.busiest_thread * 100.0
-            ),
-            false => String::new(),
-        });
-        cells.push(match first && tool.cpu_seconds > 0.0 {
-            true => format!("{:.0}", records / tool.cpu_seconds),
-            false => String::new(),
-        });
-        table.row(cells);
-        first = false;
+/// How cheap the tool was: what it can load from one core.
+fn tool_line(run: &Run) -> String {
+    let flows = [&run.produced, &run.consumed].into_iter().flatten();
+    let records: f64 = flows
+        .map(|flow| flow.records_per_second * run.seconds)
+        .sum();
+    let cpu = run.tool.cpu_seconds;
+    if cpu <= 0.0 {
+        return String::new();
     }
-    if first {
-        let mut cells = vec![String::new(); HEADER.len()];
-        cells[0] = name.to_owned();
-        table.row(cells);
-    }
-}
-
-fn kind(kind: LatencyKind) -> &'static str {
-    match kind {
-        LatencyKind::Produce => "produce",
-        LatencyKind::EndToEnd => "end-to-end",
-        LatencyKind::Fetch => "fetch",
-    }
-}
-
-fn stated(latency: &Latency, percent: f64) -> Option<u64> {
-    let found = latency
-        .percentiles
-        .iter()
-        .find(|one| one.percent == percent);
-    found.map(|one| one.us)
-}
-
-/// Microseconds with a unit that keeps three digits.
-fn micros(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us}us"),
-        1_000..1_000_000 => format!("{:.2}ms", us as f64 / 1e3),
-        _ => format!("{:.2}s", us as f64 / 1e6),
-    }
+    format!(
+        "{}: the tool handled {:.0} records for each of its CPU seconds\n",
+        run.name,
+        records / cpu
+    )
 }

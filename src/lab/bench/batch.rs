@@ -37,6 +37,8 @@ pub(super) struct Batch {
     /// Its number, and whose: given at the first attempt.
     pub(super) sequence: Option<(Identity, i32)>,
     pub(super) attempts: u32,
+    /// Its place among the batches of its producer, from when it was closed.
+    pub(super) order: u64,
 }
 
 impl Batch {
@@ -142,6 +144,7 @@ impl Spares {
             opened: now,
             sequence: None,
             attempts: 0,
+            order: 0,
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Context {
     ready: AtomicUsize,
     /// Nanoseconds of the monotonic clock; 0 before it is known.
     start: AtomicU64,
+    /// The tool's cost has been read: threads may end.
+    accounted: AtomicBool,
     failed: AtomicBool,
     failure: Mutex<Option<BenchError>>,
     producers_left: AtomicUsize,
@@ -42,6 +44,7 @@ impl Context {
             topic_is_there: AtomicBool::new(false),
             ready: AtomicUsize::new(0),
             start: AtomicU64::new(0),
+            accounted: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             producers_left: AtomicUsize::new(plan.producers),
@@ -98,6 +101,15 @@ impl Context {
     pub(super) async fn wait_for_start(&self) -> Option<u64> {
         let started = self.wait(|| self.start.load(Ordering::Acquire) > 0).await;
         started.then(|| self.start.load(Ordering::Acquire))
+    }
+
+    pub(super) fn is_accounted(&self) {
+        self.accounted.store(true, Ordering::Release);
+    }
+
+    /// Keeps a thread alive until its cost has been read.
+    pub(super) async fn wait_for_account(&self) {
+        self.wait(|| self.accounted.load(Ordering::Acquire)).await;
     }
 
     async fn wait(&self, done: impl Fn() -> bool) -> bool {

@@ -41,7 +41,7 @@ pub use content::Content;
 pub use error::BenchError;
 pub use keys::Keys;
 pub use plan::{FetchPlan, Load, Plan, TopicToMake};
-pub use run::run;
+pub use run::{delete_topic, run};
 pub use schedule::Arrivals;
 pub use search::{Goal, Step, saturation, sweep};
 pub use sizes::{Sizes, VALUE_BYTES_MAX};

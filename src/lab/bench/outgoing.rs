@@ -9,8 +9,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ahash::AHashMap;
-
 use super::batch::{Batch, Identity, Spares};
 use super::content::Values;
 use super::keys::{KEY_BYTES, KeySource};
@@ -54,7 +52,7 @@ struct Partition {
     broker: Option<usize>,
     open: Option<Batch>,
     /// Closed batches in their order.
-    closed: VecDeque<(u64, Batch)>,
+    closed: VecDeque<Batch>,
     /// Stands in its broker's `ready`.
     is_ready: bool,
     in_flight: usize,
@@ -62,6 +60,13 @@ struct Partition {
     came_back: bool,
     not_before: u64,
     next_sequence: i32,
+}
+
+impl Partition {
+    /// Whether nothing may leave now, because something came back.
+    fn is_held(&self, now: u64) -> bool {
+        self.not_before > now || (self.came_back && self.in_flight > 0)
+    }
 }
 
 /// The next record, drawn but not made.
@@ -103,8 +108,6 @@ pub(super) struct Outgoing {
     waits_for_records: bool,
     refresh: bool,
     looked_at: u64,
-    /// Order numbers of batches in flight, by broker and correlation.
-    orders: AHashMap<(usize, i32), Vec<u64>>,
 }
 
 impl Outgoing {
@@ -143,7 +146,6 @@ impl Outgoing {
             waits_for_records: true,
             refresh: false,
             looked_at: 0,
-            orders: AHashMap::new(),
             random,
             plan,
         };
@@ -347,11 +349,12 @@ impl Outgoing {
     /// Closes the open batch of a partition: it may leave.
     fn close(&mut self, at: usize) {
         let partition = &mut self.partitions[at];
-        let Some(batch) = partition.open.take() else {
+        let Some(mut batch) = partition.open.take() else {
             return;
         };
         self.batches_made += 1;
-        partition.closed.push_back((self.batches_made, batch));
+        batch.order = self.batches_made;
+        partition.closed.push_back(batch);
         if let Some(broker) = partition.broker {
             let broker = &mut self.brokers[broker];
             if let Some(place) = broker.opened.iter().position(|one| *one == at) {
@@ -437,17 +440,22 @@ impl Outgoing {
             return None;
         }
         let wanted = self.plan.batches_per_request;
-        while self.brokers[broker].ready.len() < wanted
+        let ready = one.ready.iter();
+        let mut sendable = ready
+            .filter(|at| !self.partitions[**at].is_held(now))
+            .count();
+        while sendable < wanted
             && let Some(at) = self.brokers[broker].opened.front().copied()
         {
             let opened = self.partitions[at].open.as_ref().map(|batch| batch.opened);
             if opened.is_some_and(|opened| opened.saturating_add(linger) > now) {
                 break;
             }
+            let partition = &self.partitions[at];
+            sendable += usize::from(!partition.is_ready && !partition.is_held(now));
             self.close(at);
         }
         let mut batches: Vec<(usize, Batch)> = Vec::new();
-        let mut orders = Vec::new();
         for _ in 0..self.brokers[broker].ready.len() {
             if batches.len() >= wanted {
                 break;
@@ -456,14 +464,12 @@ impl Outgoing {
                 break;
             };
             let partition = &mut self.partitions[at];
-            let held =
-                partition.not_before > now || (partition.came_back && partition.in_flight > 0);
-            if held {
+            if partition.is_held(now) {
                 self.brokers[broker].ready.push_back(at);
                 continue;
             }
             partition.came_back = false;
-            let Some((order, mut batch)) = partition.closed.pop_front() else {
+            let Some(mut batch) = partition.closed.pop_front() else {
                 partition.is_ready = false;
                 continue;
             };
@@ -481,7 +487,6 @@ impl Outgoing {
                 self.brokers[broker].ready.push_back(at);
             }
             batches.push((at, batch));
-            orders.push(order);
         }
         if batches.is_empty() {
             return None;
@@ -489,7 +494,6 @@ impl Outgoing {
         let one = &mut self.brokers[broker];
         let correlation = one.next_correlation;
         one.next_correlation = correlation.wrapping_add(1);
-        self.orders.insert((broker, correlation), orders);
         one.in_flight.push_back(Request {
             correlation,
             sent: now,
@@ -513,8 +517,9 @@ impl Outgoing {
             look = look.min(schedule.next_due());
         }
         let linger = self.plan.linger.as_nanos() as u64;
+        let may_send = !self.plan.idempotence || self.identity.is_some();
         for broker in &self.brokers {
-            if !broker.up || broker.in_flight.len() >= self.plan.in_flight {
+            if !may_send || !broker.up || broker.in_flight.len() >= self.plan.in_flight {
                 continue;
             }
             if let Some(at) = broker.opened.front()
@@ -550,26 +555,21 @@ impl Outgoing {
             return None;
         }
         let request = self.brokers[broker].in_flight.pop_front()?;
-        Some(self.end_request(broker, request, at, samples, code))
+        Some(self.end_request(request, at, samples, code))
     }
 
     fn end_request(
         &mut self,
-        broker: usize,
         request: Request,
         at: u64,
         samples: &Samples,
         code: impl Fn(i32) -> ErrorCode,
     ) -> u64 {
-        let orders = self
-            .orders
-            .remove(&(broker, request.correlation))
-            .unwrap_or_default();
         let mut measured = 0;
-        for ((partition, batch), order) in request.batches.into_iter().zip(orders) {
+        for (partition, batch) in request.batches {
             self.partitions[partition].in_flight -= 1;
             let code = code(partition as i32);
-            measured += self.judge(partition, order, batch, code, at, samples);
+            measured += self.judge(partition, batch, code, at, samples);
         }
         measured
     }
@@ -577,7 +577,6 @@ impl Outgoing {
     fn judge(
         &mut self,
         at: usize,
-        order: u64,
         batch: Batch,
         code: ErrorCode,
         now: u64,
@@ -606,8 +605,8 @@ impl Outgoing {
             partition.not_before = now + RETRY_BACKOFF;
             let place = partition
                 .closed
-                .partition_point(|(other, _)| *other < order);
-            partition.closed.insert(place, (order, batch));
+                .partition_point(|other| other.order < batch.order);
+            partition.closed.insert(place, batch);
             if let Some(broker) = partition.broker
                 && !partition.is_ready
             {
@@ -636,9 +635,7 @@ impl Outgoing {
         self.refresh = true;
         let lost = std::mem::take(&mut self.brokers[broker].in_flight);
         for request in lost {
-            self.end_request(broker, request, now, samples, |_| {
-                ErrorCode::NETWORK_EXCEPTION
-            });
+            self.end_request(request, now, samples, |_| ErrorCode::NETWORK_EXCEPTION);
         }
     }
 
@@ -651,10 +648,10 @@ impl Outgoing {
         self.looked_at = now;
         let delivery = self.plan.delivery_timeout.as_nanos() as u64;
         for at in 0..self.partitions.len() {
-            while let Some((_, batch)) = self.partitions[at].closed.front()
+            while let Some(batch) = self.partitions[at].closed.front()
                 && batch.opened + delivery <= now
             {
-                if let Some((_, batch)) = self.partitions[at].closed.pop_front() {
+                if let Some(batch) = self.partitions[at].closed.pop_front() {
                     if batch.sequence.is_some() {
                         self.identity = None;
                     }
@@ -681,11 +678,7 @@ impl Outgoing {
         }
         for partition in &mut self.partitions {
             left.extend(partition.open.take());
-            left.extend(
-                std::mem::take(&mut partition.closed)
-                    .into_iter()
-                    .map(|(_, b)| b),
-            );
+            left.extend(std::mem::take(&mut partition.closed));
         }
         for batch in left {
             self.fail(

@@ -107,6 +107,8 @@ pub struct Plan {
     pub request_timeout: Duration,
     /// From a record's making until it is given up.
     pub delivery_timeout: Duration,
+    /// For all that comes before the load: connecting, making the topic, waiting for its leaders.
+    pub api_timeout: Duration,
     pub fetch: FetchPlan,
     /// Brokers on this machine whose cost is accounted.
     pub broker_pids: Vec<u32>,
@@ -146,6 +148,7 @@ impl Default for Plan {
             content: Content::Random,
             request_timeout: Duration::from_secs(30),
             delivery_timeout: Duration::from_secs(120),
+            api_timeout: Duration::from_secs(15),
             fetch: FetchPlan {
                 max_wait: Duration::from_millis(500),
                 min_bytes: 1,
@@ -212,6 +215,13 @@ impl Plan {
         }
         if self.threads == 0 {
             return wrong("0 threads: at least 1".to_owned());
+        }
+        if self.threads > self.producers + self.consumers {
+            return wrong(format!(
+                "{} threads for {} producers and consumers: some would have nothing to do",
+                self.threads,
+                self.producers + self.consumers
+            ));
         }
         if !self.cpus.is_empty() && self.cpus.len() != self.threads {
             return wrong(format!(

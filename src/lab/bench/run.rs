@@ -137,6 +137,7 @@ async fn work(context: Arc<Context>, thread: usize) {
     ticking.cancel().await;
     samples.end(rt::now().as_nanos());
     clients.cluster.close();
+    context.wait_for_account().await;
 }
 
 /// Seconds end also where nothing happens.
@@ -208,8 +209,12 @@ async fn direct(context: &Arc<Context>, told: Receiver<Told>) -> Option<Outcome>
     let window = window(plan, start);
     context.begin(start);
     let costs = rt::spawn({
-        let plan = plan.clone();
-        async move { costs(&plan, window).await }
+        let context = context.clone();
+        async move {
+            let costs = costs(&context.plan, window).await;
+            context.is_accounted();
+            costs
+        }
     });
     let mut gatherer = Gatherer::new(plan, window);
     'gathering: loop {
@@ -279,4 +284,27 @@ async fn costs(plan: &Plan, window: Window) -> (ToolCost, Vec<BrokerCost>, Vec<S
         (Err(error), _) | (_, Err(error)) => doubts.push(error.to_string()),
     }
     (tool, brokers, doubts)
+}
+
+/// Deletes the topic of `plan`: for a caller of several runs on one.
+///
+/// # Errors
+/// The cluster's.
+pub fn delete_topic(plan: &Plan) -> Result<(), BenchError> {
+    let plan = Arc::new(plan.clone());
+    let outcome: Arc<Mutex<Result<(), BenchError>>> = Arc::new(Mutex::new(Ok(())));
+    run_ring(RingPlan::default(), {
+        let outcome = outcome.clone();
+        move |executor| {
+            let (plan, outcome) = (plan.clone(), outcome.clone());
+            async move {
+                if executor.is_control() {
+                    let deleted = topic::delete(&plan).await;
+                    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = deleted;
+                }
+            }
+        }
+    })?;
+    let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+    std::mem::replace(&mut *outcome, Ok(()))
 }

@@ -196,16 +196,12 @@ fn at_rate(
             records_per_second: rate,
             arrivals,
         },
-        delete_topic: false,
+        delete_topic: false, // The next rate needs it.
         ..plan.clone()
     };
-    match run(&plan) {
-        Ok(run) => {
-            let missed = goal.missed(&run);
-            Ok((run, missed))
-        }
-        Err(error) => Err(error),
-    }
+    let run = run(&plan)?;
+    let missed = goal.missed(&run);
+    Ok((run, missed))
 }
 
 #[cfg(test)]

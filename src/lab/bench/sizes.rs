@@ -44,6 +44,19 @@ impl Sizes {
         }
     }
 
+    /// A size in the middle, for what is measured beside the load.
+    pub fn typical(&self) -> usize {
+        match self {
+            Sizes::Fixed(size) => *size,
+            Sizes::Uniform(min, max) => min.midpoint(*max),
+            Sizes::Lognormal { median, .. } => *median,
+            Sizes::Weighted(sizes) => {
+                let heaviest = sizes.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+                heaviest.map_or(0, |(size, _)| *size)
+            }
+        }
+    }
+
     /// A size.
     pub(super) fn sample(&self, random: &mut fastrand::Rng) -> usize {
         match self {

@@ -2,7 +2,9 @@
 
 use super::error::BenchError;
 use super::plan::Plan;
-use crate::client::{Admin, ClientConfig, ClientError, Cluster, NewTopic};
+use crate::client::{
+    Admin, ClientConfig, ClientError, Cluster, Isolation, NewTopic, OffsetSpec, TopicPartition,
+};
 use crate::rt;
 use crate::wire::{ErrorCode, Str};
 
@@ -12,13 +14,10 @@ pub(super) fn client_config(plan: &Plan) -> ClientConfig {
         client_id: "highwater-bench".to_owned(),
         allow_auto_create_topics: false,
         request_timeout: plan.request_timeout,
-        api_timeout: API_TIMEOUT,
+        api_timeout: plan.api_timeout,
         ..ClientConfig::new(&plan.bootstrap)
     }
 }
-
-/// For connecting, making the topic and waiting for its leaders.
-const API_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Makes sure that the topic is there, with leaders.
 ///
@@ -29,6 +28,7 @@ pub(super) async fn prepare(plan: &Plan) -> Result<(), BenchError> {
     let found = |view: &crate::client::ClusterView| {
         view.topic(&plan.topic).map(|topic| topic.partitions.len())
     };
+    let mut made = false;
     let partitions = match (found(&*admin.topics().await?), &plan.make_topic) {
         (Some(partitions), _) => partitions,
         (None, None) => return Err(BenchError::NoTopic(plan.topic.clone())),
@@ -44,6 +44,7 @@ pub(super) async fn prepare(plan: &Plan) -> Result<(), BenchError> {
                     if code == ErrorCode::TOPIC_ALREADY_EXISTS => {}
                 Err(error) => return Err(error.into()),
             }
+            made = true;
             wanted.partitions as usize
         }
     };
@@ -56,9 +57,20 @@ pub(super) async fn prepare(plan: &Plan) -> Result<(), BenchError> {
             wanted: wanted.partitions,
         });
     }
-    let with_leaders = leaders(admin.cluster(), plan, partitions).await;
+    leaders(admin.cluster(), plan, partitions).await?;
+    if made {
+        // A broker may be named as leader a moment before it knows: it answers for its logs once
+        // it does.
+        let topic = Str::from(plan.topic.as_str());
+        let wanted: Vec<_> = (0..partitions as i32)
+            .map(|at| (TopicPartition::new(topic.clone(), at), OffsetSpec::Latest))
+            .collect();
+        admin
+            .list_offsets(&wanted, Isolation::ReadUncommitted)
+            .await?;
+    }
     admin.close();
-    with_leaders
+    Ok(())
 }
 
 /// Waits until every partition has a leader in this cluster's view.
@@ -68,7 +80,7 @@ pub(super) async fn leaders(
     partitions: usize,
 ) -> Result<(), BenchError> {
     let topic = Str::from(plan.topic.as_str());
-    let deadline = rt::now() + API_TIMEOUT;
+    let deadline = rt::now() + plan.api_timeout;
     cluster
         .with_topics(std::slice::from_ref(&topic), deadline)
         .await?;
