@@ -4,6 +4,7 @@
 use super::bench_charts::{
     knee, latency_levels, latency_over_time, percentile_curves, throughput_over_time,
 };
+use super::chart::SERIES_MAX;
 use super::html::{document, escaped, table, warnings};
 use super::quantity::{Unit, digits, utc, whole};
 use crate::lab::histogram::Histogram;
@@ -105,7 +106,13 @@ fn together(result: &BenchResult) -> String {
             .iter()
             .flat_map(|(name, all)| all.iter().map(move |one| (name.clone(), one)))
             .collect();
-        let title = format!("Percentiles of all runs ({})", kind_name(kind));
+        let title = match named.len() {
+            few if few <= SERIES_MAX => format!("Percentiles of all runs ({})", kind_name(kind)),
+            many => format!(
+                "Percentiles of {SERIES_MAX} of {many} runs ({})",
+                kind_name(kind)
+            ),
+        };
         body.extend(percentile_curves(
             &title,
             &named,

@@ -108,15 +108,26 @@ pub(super) fn latency_over_time(run: &Run) -> Option<String> {
     )
 }
 
+/// Which of `count` lines are drawn: all, or as many as can be told apart, from the first to the
+/// last.
+fn chosen(count: usize) -> Vec<usize> {
+    if count <= SERIES_MAX {
+        return (0..count).collect();
+    }
+    let place = |at: usize| at * (count - 1) / (SERIES_MAX - 1);
+    (0..SERIES_MAX).map(place).collect()
+}
+
 /// One percentile curve for each of `latencies`, solid as far as there are enough samples and
-/// faint from there to the largest one.
+/// faint from there to the largest one. Of very many some are left out, evenly.
 pub(super) fn percentile_curves(
     title: &str,
     latencies: &[(String, &Latency)],
     levels: Vec<Level>,
 ) -> Option<String> {
     let mut series = Vec::new();
-    for (colour, (name, latency)) in latencies.iter().take(SERIES_MAX).enumerate() {
+    for (colour, at) in chosen(latencies.len()).into_iter().enumerate() {
+        let (name, latency) = &latencies[at];
         let Ok(histogram) = Histogram::decode(&latency.histogram) else {
             continue;
         };
@@ -221,4 +232,17 @@ pub(super) fn latency_levels(floors: &[Floor]) -> Vec<Level> {
         })
     };
     held.into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_lines_the_first_and_the_last_are_drawn() {
+        assert_eq!(chosen(0), Vec::<usize>::new());
+        assert_eq!(chosen(3), [0, 1, 2]);
+        assert_eq!(chosen(9), [0, 1, 2, 3, 4, 5, 6, 8]);
+        assert_eq!(chosen(36), [0, 5, 10, 15, 20, 25, 30, 35]);
+    }
 }

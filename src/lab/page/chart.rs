@@ -510,7 +510,7 @@ mod tests {
     }
 
     /// The numbers that stand in attributes of places.
-    fn places<'a>(html: &'a str, attribute: &str) -> Vec<f64> {
+    fn places(html: &str, attribute: &str) -> Vec<f64> {
         let name = format!(" {attribute}=\"");
         let found = html.match_indices(&name);
         found

@@ -80,7 +80,7 @@ pub fn digits(value: f64) -> String {
     }
     let size = value.abs();
     let decimals = match size {
-        none if none == 0.0 => 0,
+        0.0 => 0,
         large if large >= 99.95 => 0,
         tens if tens >= 9.995 => 1,
         ones if ones >= 0.9995 => 2,
