@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 
 use super::scenario::Facts;
 use super::story::{Lane, Step, Story};
+use crate::lab::page::html::{document, escaped};
+use crate::lab::page::quantity::whole;
 
 const LABELS_WIDTH: f64 = 230.0;
 const LANE_HEIGHT: f64 = 48.0;
@@ -20,20 +22,17 @@ const UNIT_MICROS: f64 = 25.0;
 
 /// The page. `value` is what the record held.
 pub fn page(story: &Story, facts: &Facts, value: &str) -> String {
-    let mut html = String::new();
+    let mut body = String::new();
     // Writing to a string does not fail.
-    let _ = write_page(&mut html, story, facts, value);
-    html
+    let _ = write_body(&mut body, story, facts, value);
+    document("One record, end to end", STYLE, &body)
 }
 
-fn write_page(html: &mut String, story: &Story, facts: &Facts, value: &str) -> fmt::Result {
+fn write_body(html: &mut String, story: &Story, facts: &Facts, value: &str) -> fmt::Result {
     let kept = &facts.topic;
     write!(
         html,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>One record, end to end</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <h1>One record, end to end</h1>\n<p>The record <q>{}</q> to partition {} of topic {}: \
+        "<h1>One record, end to end</h1>\n<p>The record <q>{}</q> to partition {} of topic {}: \
          replication factor {}, min.insync.replicas 2, acks=all. Broker {} leads, {} follow. \
          Acknowledged after {} and read after {}, measured by the monotonic clock of the host \
          that all of them share.</p>\n",
@@ -53,7 +52,7 @@ fn write_page(html: &mut String, story: &Story, facts: &Facts, value: &str) -> f
          to go from one to the next.</p>\n",
     );
     table(html, story)?;
-    write!(html, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n")
+    writeln!(html, "<script>\n{SCRIPT}</script>")
 }
 
 fn timeline(html: &mut String, story: &Story, facts: &Facts) -> fmt::Result {
@@ -185,43 +184,17 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 /// Whole microseconds, with thin spaces between thousands.
 fn duration(micros: i64) -> String {
-    let digits = micros.unsigned_abs().to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push('\u{2009}');
-        }
-        text.push(digit);
-    }
     let sign = if micros < 0 { "\u{2212}" } else { "" };
-    format!("{sign}{text}\u{202f}µs")
-}
-
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            other => safe.push(other),
-        }
-    }
-    safe
+    format!("{sign}{}\u{202f}µs", whole(micros.unsigned_abs()))
 }
 
 /// As many as the style has.
 const COLOURS: usize = 8;
 
+/// What the common style does not have.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--dim:#5b6570;--line:#d5dae0;--mark:#fff3c4}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--paper:#15181c;--dim:#98a2ad;--line:#343b43;--mark:#4a4320}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:2rem auto;max-width:1200px;padding:0 1rem}
-h1{font-size:1.5rem}
-.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px}
-.note{color:var(--dim);font-size:.9rem}
-svg text{font:12px system-ui,sans-serif;fill:var(--ink)}
+.scroll{border:1px solid var(--line);border-radius:6px}
+.scroll svg{max-width:none}
 .lane{stroke:var(--line)}
 .message{stroke:var(--dim);stroke-width:1.2}
 .tip{fill:var(--dim)}
@@ -231,8 +204,7 @@ svg text{font:12px system-ui,sans-serif;fill:var(--ink)}
 svg text.time{font-size:11px;fill:var(--dim)}
 .c0 circle{fill:#3565c9}.c1 circle{fill:#b3501b}.c2 circle{fill:#2c7d46}.c3 circle{fill:#7a3fa8}
 .c4 circle{fill:#a8324e}.c5 circle{fill:#1d7684}.c6 circle{fill:#77661c}.c7 circle{fill:#4c5a68}
-table{border-collapse:collapse;width:100%;margin-top:1rem;font-size:.9rem}
-th,td{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid var(--line)}
+table{width:100%}
 td.at{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 tr.on{background:var(--mark)}
 ";
