@@ -122,6 +122,20 @@ pub fn run(
     }
     let (stop_sender, stop) = lane::pair(1);
     watch_signals(stop_sender).map_err(|error| ServeError::Setup(format!("signals: {error}")))?;
+    run_until(config, stop, move |seen: Seen<'_>| {
+        if let Seen::Ready(bound) = seen {
+            ready(bound);
+        }
+    })
+}
+
+/// Runs a broker until `stop` has a value or loses its sender. `seen` is called on its executors:
+/// benches look at a broker from inside.
+pub fn run_until(
+    config: BrokerConfig,
+    stop: LaneReceiver<()>,
+    seen: impl Fn(Seen<'_>) + Clone + Send + 'static,
+) -> Result<(), ServeError> {
     let plan = RingPlan {
         shards: config.shards,
         pin: true,
@@ -131,15 +145,8 @@ pub fn run(
     let outcome = {
         let process = process.clone();
         rt::run_ring(plan, move |index: ExecutorIndex| {
-            let (process, ready) = (process.clone(), ready.clone());
-            async move {
-                let seen = move |seen: Seen<'_>| {
-                    if let Seen::Ready(bound) = seen {
-                        ready(bound);
-                    }
-                };
-                process.run(index, seen).await;
-            }
+            let (process, seen) = (process.clone(), seen.clone());
+            async move { process.run(index, seen).await }
         })
     };
     match process.failure() {
