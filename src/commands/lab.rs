@@ -46,7 +46,7 @@ struct Durability {
     /// Where durability.json and durability.html are written.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// End within two minutes, with few samples and few events.
+    /// End within two minutes, with few samples and few events; Kafka's rows take two more.
     #[arg(long)]
     quick: bool,
     /// Only rows for which all these terms hold, such as acks=all,brokers=3,io=direct,flush=1; may

@@ -470,9 +470,9 @@ fn free_ports(count: usize) -> io::Result<Vec<u16>> {
 
 fn fresh_dir(under: Option<&Path>) -> io::Result<PathBuf> {
     let name = format!("highwater-lab-{:016x}", rt::random_u64());
-    let path = under
-        .map_or_else(std::env::temp_dir, Path::to_owned)
-        .join(name);
+    // Absolute: not every broker runs in the directory that the command runs in.
+    let path = std::path::absolute(under.map_or_else(std::env::temp_dir, Path::to_owned))?;
+    let path = path.join(name);
     std::fs::create_dir(&path)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
     Ok(path)

@@ -7,11 +7,15 @@ use crate::client::Acks;
 
 /// One sentence of a row.
 pub fn meaning(row: &Row, percentiles: Option<&Percentiles>, losses: &LossSet) -> String {
+    let done = match row.acks {
+        Acks::None => "sends",
+        _ => "acknowledges",
+    };
     let mut text = format!(
         "{}: {}{}",
         row.title(),
         match percentiles.and_then(|of| of.p50_us.zip(of.p99_us)) {
-            Some((p50, p99)) => format!("acknowledges in {} (p99 {}), ", time(p50), time(p99)),
+            Some((p50, p99)) => format!("{} in {} (p99 {}), ", done, time(p50), time(p99)),
             None => String::new(),
         },
         verdict(losses)

@@ -65,6 +65,14 @@ pub fn measure(nodes: &Nodes, row: &Row, time: Duration) -> Result<Measured, Fai
     })
 }
 
+/// Sends for so long and forgets it: a Java process is slow until it has compiled what it runs.
+///
+/// # Errors
+/// As of [`measure`].
+pub fn warm(nodes: &Nodes, row: &Row, time: Duration) -> Result<(), Failure> {
+    one(nodes, row, "warm", Load::Closed, time).map(drop)
+}
+
 fn one(nodes: &Nodes, row: &Row, name: &str, load: Load, time: Duration) -> Result<Run, Failure> {
     let plan = Plan {
         name: Some(name.to_owned()),

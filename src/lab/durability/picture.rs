@@ -110,8 +110,8 @@ fn draw(rows: &[RowResult], svg: &mut String) -> fmt::Result {
                 x: place(latency.log10(), x, left + 10.0, left + width - 10.0),
                 lost,
                 text: format!(
-                    "{}: {}, {title}: {}",
-                    row.name,
+                    "{}: {}, {title}: lost {}",
+                    row.title,
                     time(latency as u64),
                     losses.short()
                 ),
@@ -152,6 +152,7 @@ fn place(value: f64, range: (f64, f64), from: f64, to: f64) -> f64 {
 fn number(decade: i32) -> String {
     match decade {
         0..=5 => format!("{}", 10_u32.pow(decade.unsigned_abs())),
+        -4..0 => format!("0.{:0>1$}", 1, decade.unsigned_abs() as usize),
         _ => format!("1e{decade}"),
     }
 }
@@ -248,7 +249,8 @@ fn legend() -> String {
     format!(
         "<p class=\"legend\">{}; circle: one broker, square: three; filled: flush.messages=1, hollow: \
          flushed by the operating system; dashed: direct I/O, solid: buffered; K: Apache Kafka. \
-         Left is fast, the shaded band lost nothing. Point at a mark for its figures.</p>\n",
+         Left is fast (the median where there were too few samples for a p99), the shaded band lost \
+         nothing. Point at a mark for its figures.</p>\n",
         colours.join(", ")
     )
 }
@@ -283,6 +285,15 @@ mod tests {
         let svg = picture(&rows);
         assert!(!svg.contains("<circle") && svg.contains("nothing measured"));
         assert!(!svg.contains("NaN"));
+    }
+
+    #[test]
+    fn decades_are_written_out_where_they_are_short() {
+        assert_eq!(
+            [number(-2), number(-1), number(0), number(3)],
+            ["0.01", "0.1", "1", "1000"]
+        );
+        assert_eq!(number(-9), "1e-9");
     }
 
     #[test]

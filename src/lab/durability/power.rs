@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn acks_all_of_three_brokers_outlives_one_host_and_with_a_flush_all_of_them() {
-        for (row, one, all) in losses(|row| row.brokers == 3 && row.acks == Acks::All, 2) {
+        for (row, one, all) in losses(|row| row.brokers == 3 && row.acks == Acks::All, 1) {
             assert_eq!(one.lost_records, 0, "{}", row.name());
             match row.flush {
                 Flush::Os => assert!(all.lost_records > 0, "{}", row.name()),

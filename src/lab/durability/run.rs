@@ -7,7 +7,7 @@ use super::feed::all_registered;
 use super::kill::{self, KillPlan, kill_nine};
 use super::losses::{Losses, Source, Tally};
 use super::matrix::{Row, System, node_settings};
-use super::measure::{RECORD_BYTES, load_of, measure};
+use super::measure::{RECORD_BYTES, load_of, measure, warm};
 use super::power::{self, EVENTS_A_WORLD, Outage, PowerPlan, PowerReport, simulate};
 use crate::commands::Failure;
 use crate::commands::run::run;
@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 const KAFKA_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(30);
 const DELETE_DELAY_MS: u64 = 500;
+/// How long Kafka's brokers are under load before the first row.
+const WARM: Duration = Duration::from_secs(20);
+const QUICK_WARM: Duration = Duration::from_secs(5);
 /// Of a deadline, this part is for measuring rows; kills and power losses have the rest.
 const ROWS_SHARE: f64 = 0.75;
 /// Less shows nothing but the start of a load.
@@ -211,6 +214,11 @@ fn on_brokers(
     })?;
     let (servers, patience) = (nodes.bootstrap(), KAFKA_PATIENCE);
     run(move || async move { Ok(all_registered(&servers, brokers, patience).await?) })?;
+    if kafka {
+        let time = if plan.quick { QUICK_WARM } else { WARM };
+        tell(&format!("{name}: {brokers} broker(s) warm up"));
+        warm(&nodes, &rows[0], time)?;
+    }
     let mut known = Vec::with_capacity(rows.len());
     for row in rows {
         tell(&row.name());
