@@ -6,8 +6,8 @@ use super::book::Book;
 use super::losses::Event;
 use super::matrix::Row;
 use crate::client::{
-    Admin, ClientConfig, ClientError, Consumer, ConsumerConfig, NewTopic, OffsetReset, OffsetSpec,
-    Producer, ProducerConfig, ProducerRecord, TopicPartition,
+    Acks, Admin, ClientConfig, ClientError, Consumer, ConsumerConfig, NewTopic, OffsetReset,
+    OffsetSpec, Producer, ProducerConfig, ProducerRecord, TopicPartition,
 };
 use crate::rt;
 use crate::types::Offset;
@@ -20,11 +20,12 @@ use std::time::Duration;
 /// Of each row's topic.
 const PARTITIONS: i32 = 2;
 const NUMBER_BYTES: usize = 8;
+/// None of the numbered records: it is too short for a number.
+const PROBE: &[u8] = b"probe";
 /// Between two looks at something that takes its time.
 const LOOK: Duration = Duration::from_millis(50);
-/// After a change of leader the high watermark comes with the followers' next fetches, which wait
-/// no longer than this (replica.fetch.wait.max.ms); twice, to be sure.
-const WATERMARK: Duration = Duration::from_millis(1000);
+/// What a producer with acks=0 handed to its socket has reached the broker by then, if it ever does.
+const IN_FLIGHT: Duration = Duration::from_millis(500);
 
 /// How much is sent.
 #[derive(Clone, Copy, Debug)]
@@ -235,7 +236,7 @@ impl Feed {
             rt::sleep(LOOK).await;
         }
         self.whole().await?;
-        rt::sleep(WATERMARK).await;
+        rt::sleep(IN_FLIGHT).await;
         let config = ConsumerConfig {
             client: self.client("auditor"),
             offset_reset: OffsetReset::Earliest,
@@ -256,6 +257,7 @@ impl Feed {
                 (0..PARTITIONS).map(key)
             })
             .collect();
+        self.probe(&keys).await?;
         let ends = ends(&consumer, &keys).await?;
         consumer.assign(&keys).await?;
         for key in &keys {
@@ -276,6 +278,31 @@ impl Feed {
         }
         consumer.close().await?;
         Ok(found)
+    }
+
+    /// Sends a record after all others to every partition and waits until all its replicas have it:
+    /// then whatever the leader's log holds can be read. A follower may be in the in-sync set and
+    /// not fetch for a while; what its leader acknowledged alone meanwhile is not lost.
+    async fn probe(&self, keys: &[TopicPartition]) -> Result<(), ClientError> {
+        let producer = Producer::connect(ProducerConfig {
+            client: self.client("probe"),
+            acks: Acks::All,
+            idempotence: false,
+            linger: Duration::ZERO,
+            ..ProducerConfig::default()
+        })
+        .await?;
+        let mut sent = Vec::with_capacity(keys.len());
+        for key in keys {
+            let record = ProducerRecord::new(key.topic.clone(), PROBE);
+            let record = record.with_partition(key.partition);
+            sent.push(producer.send(record).await?);
+        }
+        for delivery in sent {
+            delivery.await?;
+        }
+        producer.close(Duration::from_secs(1)).await;
+        Ok(())
     }
 
     /// Waits until every partition has a leader and all its replicas are in sync.
@@ -373,6 +400,6 @@ mod tests {
         assert_eq!(number_of(&value), Some(300));
         value[50] ^= 1;
         assert_eq!(number_of(&value), None);
-        assert_eq!(number_of(b"short"), None);
+        assert_eq!(number_of(PROBE), None);
     }
 }
