@@ -423,7 +423,12 @@ impl Log {
             }
         }
         rt::fs::sync_dir(dir.as_path()).await?;
-        let delay = std::time::Duration::from_millis(config.file_delete_delay_ms.max(0) as u64);
+        // Nobody reads a copy, whose directory gets another name when it takes its log's place.
+        let delay_ms = match self.state().is_future {
+            true => 0,
+            false => config.file_delete_delay_ms.max(0) as u64,
+        };
+        let delay = std::time::Duration::from_millis(delay_ms);
         drop(rt::spawn(async move {
             rt::sleep(delay).await;
             for path in doomed {
