@@ -122,12 +122,12 @@ pub(super) async fn begin(
     let mut text = String::new();
     loop {
         let begun = ask(admin, &pending).await?;
-        if !begun.is_empty() {
-            let s = if begun.len() == 1 { "" } else { "s" };
-            let names = names(begun.iter());
+        for (replica, dir) in pending.iter().filter(|(one, _)| begun.contains(*one)) {
+            let (key, node) = replica;
             writeln!(
                 text,
-                "Successfully started log directory move{s} for: {names}"
+                "Successfully started moving log directory to {dir} for replica {key} with broker {}",
+                node.0
             )?;
         }
         pending.retain(|replica, _| !begun.contains(replica));

@@ -70,12 +70,12 @@ def move_between_log_dirs(ctx):
     partitions = [{"topic": topic, "partition": n, "replicas": [node], "log_dirs": [there[f"{topic}-{n}"]]} for n in (0, 1)]
     plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
     out = ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--execute", "--replica-alter-log-dirs-throttle", 50_000_000).out
-    assert f"Successfully started log directory moves for: {topic}-0-{node},{topic}-1-{node}" in out, out
+    same(out.count("Successfully started moving log directory to"), 2, "moves that were started")
     verify = lambda: ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--verify", code=None).out
     until("the moves", lambda: verify().count("completed successfully") == 2, 60)
     same(places()[1], sorted((p, place, False) for p, place in there.items()), "places after the moves")
     out = ctx.tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", 2000, "--timeout-ms", 20000).out
-    same(len(out.splitlines()), 2000, "records")
+    same(sum(line.startswith("line ") for line in out.splitlines()), 2000, "records")
     plan.write_text(json.dumps({"version": 1, "partitions": [{**partitions[0], "log_dirs": ["/nowhere"]}]}))
     out = ctx.tool("reassign-partitions", "--reassignment-json-file", plan, "--execute", code=None)
     assert "LogDirNotFound" in out.out + out.err or "Failed to alter dir" in out.out + out.err, (out.out, out.err)
