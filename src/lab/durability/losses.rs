@@ -86,7 +86,7 @@ impl Tally {
             lost_records_max: self.lost_max,
             lost_share: (self.acknowledged > 0)
                 .then_some(self.lost as f64 / self.acknowledged as f64),
-            oldest_lost_ms: (self.lost > 0).then(|| self.oldest.as_secs_f64() * 1e3),
+            oldest_lost_ms: (self.lost > 0).then_some(self.oldest.as_secs_f64() * 1e3),
             loss_probability_upper_bound: match self.lost {
                 0 => of_events(RULE_OF_THREE).map(|bound| bound.min(1.0)),
                 _ => None,
