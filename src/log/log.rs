@@ -414,6 +414,13 @@ impl Log {
     /// Flushes what is written now, as a part of a round; the number of files synced. A failure
     /// takes the log offline.
     pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
+        // Not counted below: it waits for a permit that whoever stops flushes may hold.
+        if self.state().unproven
+            && let Err(error) = self.write_again().await
+        {
+            self.fail("write", error);
+            return 0;
+        }
         while self.renaming.get() && self.check_usable().is_ok() {
             self.progress.wait().await;
         }
@@ -445,12 +452,6 @@ impl Log {
     }
 
     async fn flush_planned(&self, gate: &Rc<Semaphore>) -> u64 {
-        if self.state().unproven
-            && let Err(error) = self.write_again().await
-        {
-            self.fail("write", error);
-            return 0;
-        }
         let Some(plan) = self.plan_flush() else {
             return 0;
         };

@@ -305,8 +305,14 @@ impl Log {
     /// same permit, so appends may go on beside it.
     pub(super) async fn write_again(&self) -> io::Result<()> {
         let _permit = self.upkeep.acquire(1).await;
+        if self.check_usable().is_err() {
+            return Ok(());
+        }
         let (from, segments) = {
             let state = self.state();
+            if !state.unproven {
+                return Ok(());
+            }
             let from = state.marks.durable();
             let first = state.floor_base(from);
             let segments: Vec<Rc<Segment>> = state

@@ -75,6 +75,11 @@ impl Log {
         }
     }
 
+    /// Whether what an unclean start found has still to be written again before a flush covers it.
+    pub fn is_unproven(&self) -> bool {
+        self.state().unproven
+    }
+
     /// Whether all that a roll leaves to be done behind is done, so that the files are whole.
     pub fn is_settled(&self) -> bool {
         let state = self.state();

@@ -319,7 +319,9 @@ impl Shard {
             }
             let next = state.follow(&**log, &**copy);
             let lacks = lacks(log, copy);
-            match next.unwrap_or_else(|| state.next(copy.log_end(), lacks)) {
+            let next = next.unwrap_or_else(|| state.next(copy.log_end(), lacks));
+            tracing::debug!(topic = %moving.partition.topic, partition = moving.partition.id.index, ?next, ?lacks, "move");
+            match next {
                 Move::Flush => {
                     copy.flush().await.map_err(|_| Stop::Failed)?;
                     state.flushed();
@@ -468,6 +470,11 @@ impl Shard {
         state.flushed();
         if !copy.is_settled() || !self.write_checkpoints().await {
             return Ok(false);
+        }
+        // A flush that must first write again what an unclean start found waits for the permit that
+        // is held below, and the copy's flush would wait behind it.
+        if log.is_unproven() {
+            log.flush().await.map_err(|_| Stop::Failed)?;
         }
         // Nobody cuts the log or changes its role meanwhile.
         let _turn = moving.partition.turn.acquire(1).await;
