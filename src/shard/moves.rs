@@ -29,6 +29,10 @@ const THROTTLE_PAUSE: Duration = Duration::from_millis(200);
 const TELL_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before a copy that was not whole yet tries again to take the log's place.
 const SWAP_PAUSE: Duration = Duration::from_millis(20);
+/// How long a copy may take to have done what a roll leaves to be done, at the end while the log's
+/// writes wait. A log that rolls all the time would otherwise never find its copy done with it.
+const SETTLE_MAX: Duration = Duration::from_secs(1);
+const SETTLE_PAUSE: Duration = Duration::from_millis(2);
 /// How often a copy gives up segments that the log has given up.
 const RETENTION_PAUSE: Duration = Duration::from_secs(10);
 /// Replicas for which a directory may be asked before they are here. A tool that moves replicas to
@@ -466,9 +470,8 @@ impl Shard {
     ) -> Result<bool, Stop> {
         let (log, copy) = (moving.log(), &moving.copy);
         copy.flush().await.map_err(|_| Stop::Failed)?;
-        copy.settle().await.map_err(|_| Stop::Failed)?;
         state.flushed();
-        if !copy.is_settled() || !self.write_checkpoints().await {
+        if !settled(copy).await? || !self.write_checkpoints().await {
             return Ok(false);
         }
         // A flush that must first write again what an unclean start found waits for the permit that
@@ -498,6 +501,10 @@ impl Shard {
             }
         }
         copy.flush().await.map_err(|_| Stop::Failed)?;
+        // What was copied last may have begun a segment.
+        if !settled(copy).await? {
+            return Ok(false);
+        }
         match copy.take_place_of(&held).await {
             Ok(()) => {
                 drop(held);
@@ -550,6 +557,18 @@ impl Shard {
         };
         let written = self.mesh().call_control(self.control_place(), write).await;
         written.unwrap_or(false)
+    }
+}
+
+/// Waits until everything behind the copy's last roll is done; false if that takes too long.
+async fn settled(copy: &Log) -> Result<bool, Stop> {
+    let deadline = rt::now() + SETTLE_MAX;
+    loop {
+        copy.settle().await.map_err(|_| Stop::Failed)?;
+        if copy.is_settled() || rt::now() >= deadline {
+            return Ok(copy.is_settled());
+        }
+        rt::sleep(SETTLE_PAUSE).await;
     }
 }
 
