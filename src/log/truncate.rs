@@ -77,6 +77,9 @@ impl Log {
     pub async fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), LogError> {
         self.check_usable()?;
         let _permit = self.stop_writing().await?;
+        // Before anything changes: a journal that cannot be told, on a full disk, must find the log
+        // and its files as they were.
+        self.tell_journal(offset, Change::StartOver).await?;
         let removed = {
             let mut state = self.state_mut();
             state.status = Status::Truncating;
@@ -99,7 +102,6 @@ impl Log {
             removed
         };
         self.shard.recent.forget(self.key());
-        self.tell_journal(offset, Change::StartOver).await?;
         let outcome = async {
             self.doom_segments(&removed).await?;
             for snapshot in list_snapshots(&self.dir()).await? {

@@ -22,6 +22,8 @@ struct Known {
     config: RefCell<LogConfig>,
     /// Every batch of the log's history, counted or not.
     sent: RefCell<Vec<Sent>>,
+    /// The batch that a failed write refused, whose bytes may have landed all the same.
+    refused: RefCell<Option<Sent>>,
     /// What must survive a kill of the process, and a power loss.
     written: Cell<i64>,
     durable: Cell<i64>,
@@ -54,6 +56,7 @@ impl Known {
             rng: RefCell::new(rng),
             config: RefCell::new(config),
             sent: RefCell::default(),
+            refused: RefCell::default(),
             written: Cell::new(0),
             durable: Cell::new(0),
             recovery_point: Cell::new(0),
@@ -101,6 +104,8 @@ impl Known {
         let found = read_all(&log, log.log_start()).await;
         let sent: Vec<(i64, i64, Bytes)> = {
             let mut sent = self.sent.borrow_mut();
+            let refused = self.refused.take();
+            sent.extend(refused.filter(|one| found.contains(&(one.base, one.last))));
             sent.retain(|batch| batch.last < end);
             let copy = |batch: &Sent| (batch.base, batch.last, batch.body.clone());
             sent.iter().map(copy).collect()
@@ -127,7 +132,15 @@ impl Known {
         if bytes.len() > log.config().segment_bytes as usize {
             return Some(log.log_end());
         }
-        let appended = log.append_as_leader(bytes.clone(), as_leader()).ok()?;
+        let base = log.log_end().0;
+        let Ok(appended) = log.append_as_leader(bytes.clone(), as_leader()) else {
+            *self.refused.borrow_mut() = log.is_offline().then(|| Sent {
+                base,
+                last: base + count as i64 - 1,
+                body: bytes.slice(61..),
+            });
+            return None;
+        };
         let mut sent = self.sent.borrow_mut();
         // What a full disk refused is not in the log any more.
         sent.retain(|batch| batch.last < appended.first_offset.0);
