@@ -59,6 +59,7 @@ impl Log {
         // Before the files change: what was cut may not be raised by what the journal told of it.
         if let Err(error) = self.tell_journal(offset, Change::Cut).await {
             drop(permit);
+            self.go_with_journal(&error);
             return Err(error);
         }
         let outcome = self.cut_tail(offset).await;
@@ -79,7 +80,10 @@ impl Log {
         let _permit = self.stop_writing().await?;
         // Before anything changes: a journal that cannot be told, on a full disk, must find the log
         // and its files as they were.
-        self.tell_journal(offset, Change::StartOver).await?;
+        if let Err(error) = self.tell_journal(offset, Change::StartOver).await {
+            self.go_with_journal(&error);
+            return Err(error);
+        }
         let removed = {
             let mut state = self.state_mut();
             state.status = Status::Truncating;
@@ -116,6 +120,14 @@ impl Log {
         };
         let outcome = outcome.await;
         self.end_cut(outcome)
+    }
+
+    /// A journal that has failed takes its directory with it, this log at once: it has begun to
+    /// forget what its file still holds, and another cut would find nothing left to do.
+    fn go_with_journal(&self, error: &LogError) {
+        if matches!(error, LogError::Offline(_)) {
+            self.take_offline(error);
+        }
     }
 
     /// Before a cut at `offset`, or with 0 before the log starts over: from here on no checkpoint
