@@ -464,3 +464,10 @@ fn a_journal_on_a_failing_or_full_disk_hides_nothing() {
     let [frames, ..] = run(true);
     assert!(frames > 0, "the journal was never used");
 }
+
+#[test]
+fn a_cut_that_a_failed_journal_could_not_be_told_is_not_taken_for_done() {
+    // The log had begun to forget what its file still held, the next cut found nothing to do, and
+    // all of it came back with the next start.
+    lives(1141, true);
+}
