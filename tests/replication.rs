@@ -8,10 +8,6 @@ use highwater::types::Uuid;
 use highwater::wire::ErrorCode;
 use highwater::wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
 use highwater::wire::messages::fetch_response::{FetchResponse, PartitionData};
-use highwater::wire::messages::incremental_alter_configs_request::{
-    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
-};
-use highwater::wire::messages::incremental_alter_configs_response::IncrementalAlterConfigsResponse;
 use highwater::wire::messages::list_offsets_request::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic,
 };
@@ -241,27 +237,6 @@ fn a_leader_answers_everybody_by_who_asks() {
     }
 }
 
-/// Sets a dynamic setting of a topic.
-fn set_topic(client: &mut Client, topic: &str, name: &str, value: &str) {
-    let request = IncrementalAlterConfigsRequest {
-        resources: vec![AlterConfigsResource {
-            resource_type: 2,
-            resource_name: topic.into(),
-            configs: vec![AlterableConfig {
-                name: name.into(),
-                config_operation: 0,
-                value: Some(value.into()),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    let answer: IncrementalAlterConfigsResponse = client.raw.call(&request, 1);
-    let told = &answer.responses[0];
-    assert_eq!(told.error_code, 0, "{:?}", told.error_message);
-}
-
 /// Bytes that a broker of one shard may copy in a second.
 const RATE: usize = 200_000;
 /// As in Kafka a rate counts over ten seconds, which may be used up at once; and what one answer
@@ -276,7 +251,7 @@ fn throttles_hold_the_catching_up_of_a_follower_to_their_rate() {
         let (leader, follower) = (three.leader, 1 + three.leader % 3);
         let mut client = Client::connect(three.cluster.node(leader).address);
         let replicas = format!("{side}.replication.throttled.replicas");
-        set_topic(&mut client, "t", &replicas, "*");
+        client.set_topic("t", &replicas, "*");
         three.cluster.node(follower).kill();
         let value = [7; 100_000];
         let seconds = 4;

@@ -1,3 +1,5 @@
+//! Client quotas: what is refused, what the image keeps, and which quota holds for a client.
+
 use super::*;
 
 fn part(kind: &str, name: Option<&str>) -> alter::EntityData {

@@ -238,12 +238,7 @@ fn table(document: &Document) -> String {
 }
 
 fn cells(row: &RowResult) -> Vec<String> {
-    let of = |key: &str| {
-        let value = &row.configuration[key];
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
+    let of = |key: &str| row.configured(key);
     let percentile = |us: Option<u64>| us.map(time).unwrap_or_default();
     let percentiles = row.percentiles.as_ref();
     let rounded = |value: Option<f64>, places: usize| {

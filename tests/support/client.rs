@@ -312,10 +312,19 @@ impl Client {
 
     /// Sets a dynamic setting of a broker.
     pub fn set_broker(&mut self, node: i32, name: &str, value: &str) {
+        self.set(4, &node.to_string(), name, value);
+    }
+
+    /// Sets a topic's setting.
+    pub fn set_topic(&mut self, topic: &str, name: &str, value: &str) {
+        self.set(2, topic, name, value);
+    }
+
+    fn set(&mut self, resource_type: i8, resource: &str, name: &str, value: &str) {
         let request = IncrementalAlterConfigsRequest {
             resources: vec![AlterConfigsResource {
-                resource_type: 4,
-                resource_name: node.to_string().into(),
+                resource_type,
+                resource_name: resource.into(),
                 configs: vec![AlterableConfig {
                     name: name.into(),
                     config_operation: 0,

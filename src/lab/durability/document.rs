@@ -111,6 +111,14 @@ pub struct Measured {
 }
 
 impl RowResult {
+    /// A value of the configuration as a table shows it.
+    pub fn configured(&self, key: &str) -> String {
+        let value = &self.configuration[key];
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    }
+
     /// `measured` says why there is nothing, where there is nothing.
     pub fn new(row: &Row, measured: Option<&Result<Measured, String>>, losses: LossSet) -> Self {
         let mut result = RowResult {

@@ -133,12 +133,7 @@ fn method(of: &Document) -> String {
 }
 
 fn figures(row: &RowResult) -> Vec<String> {
-    let of = |key: &str| {
-        let value = &row.configuration[key];
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_owned)
-    };
+    let of = |key: &str| row.configured(key);
     let percentiles = row.percentiles.as_ref();
     let us = |value: Option<u64>| value.map(time).unwrap_or_default();
     let number = |value: Option<f64>| value.map(digits).unwrap_or_default();
