@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::acks::AcksName;
 use super::key_value::settings;
 use super::{Failure, print};
-use crate::client::Acks;
 use crate::lab::bench::{
     Arrivals, Content, FetchPlan, Goal, Keys, Load, Plan, Sizes, Step, TopicToMake, delete_topic,
     run, saturation, sweep,
@@ -60,19 +60,6 @@ struct Compare {
     /// Written with --json.
     before: PathBuf,
     after: PathBuf,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AcksName {
-    /// Nobody answers; a latency ends when the request is handed to the socket.
-    #[value(name = "0")]
-    None,
-    /// The leader.
-    #[value(name = "1")]
-    Leader,
-    /// Every replica in sync.
-    #[value(name = "all", alias = "-1")]
-    All,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -328,11 +315,7 @@ impl LoadArgs {
             drain: time("drain", self.drain, 1.0)?,
             threads: self.threads,
             cpus: self.cpus.clone(),
-            acks: match self.acks {
-                AcksName::None => Acks::None,
-                AcksName::Leader => Acks::Leader,
-                AcksName::All => Acks::All,
-            },
+            acks: self.acks.into(),
             idempotence: self.idempotence,
             codec: self.compression,
             level: self.compression_level,

@@ -1,6 +1,7 @@
 //! The commands of the `highwater` binary, one file each. They run on the main thread and talk to
 //! brokers as any client does. A command that fails says why in one line and exits non-zero.
 
+mod acks;
 mod bench;
 mod bootstrap;
 mod cluster;

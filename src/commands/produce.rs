@@ -7,8 +7,9 @@
 use std::io::{self, BufRead, BufReader, Read, Stdin};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::acks::AcksName;
 use super::bootstrap::Bootstrap;
 use super::key_value::key_value;
 use super::{Failure, print, run};
@@ -70,19 +71,6 @@ pub struct Produce {
     verbose: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AcksName {
-    /// Nobody.
-    #[value(name = "0")]
-    None,
-    /// The leader.
-    #[value(name = "1")]
-    Leader,
-    /// Every replica in sync.
-    #[value(name = "all", alias = "-1")]
-    All,
-}
-
 fn codec(text: &str) -> Result<Codec, String> {
     let names = Codec::ALL.map(Codec::name).join(", ");
     Codec::from_name(text).ok_or_else(|| format!("not one of {names}"))
@@ -98,11 +86,7 @@ impl Produce {
         // Sending to a topic may make it, if the broker lets it.
         client.allow_auto_create_topics = true;
         let linger = Duration::from_millis(self.linger_ms);
-        let acks = match self.acks {
-            AcksName::None => Acks::None,
-            AcksName::Leader => Acks::Leader,
-            AcksName::All => Acks::All,
-        };
+        let acks = self.acks.into();
         let defaults = ProducerConfig::default();
         ProducerConfig {
             acks,
