@@ -4,8 +4,9 @@
 use super::request::Context;
 use crate::observe::request_log;
 use crate::rt::Instant;
+use crate::rt::net::Piece;
 use crate::wire::{EncodeError, Message, Writer, api};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use std::rc::Rc;
 
 /// The int32 size before every frame.
@@ -19,7 +20,7 @@ pub struct Logged {
 
 /// One request's answer. No bytes for a produce with acks=0.
 pub struct Reply {
-    bytes: Vec<Bytes>,
+    bytes: Vec<Piece>,
     size: usize,
     /// Close the connection after these bytes.
     pub close: bool,
@@ -44,7 +45,7 @@ impl Reply {
                 response: response.to_json(version),
             })
         });
-        let size = bytes.iter().map(Bytes::len).sum();
+        let size = bytes.iter().map(Piece::len).sum();
         Ok(Reply {
             bytes,
             size,
@@ -62,7 +63,7 @@ impl Reply {
         version: i16,
     ) -> Result<Reply, EncodeError> {
         let bytes = Self::frame(context, response, version)?;
-        let size = bytes.iter().map(Bytes::len).sum();
+        let size = bytes.iter().map(Piece::len).sum();
         Ok(Reply {
             bytes,
             size,
@@ -76,7 +77,7 @@ impl Reply {
         context: &Context,
         response: &R,
         version: i16,
-    ) -> Result<Vec<Bytes>, EncodeError> {
+    ) -> Result<Vec<Piece>, EncodeError> {
         let mut writer = Writer::new();
         // The size goes here once it is known.
         writer.i32(0);
@@ -87,7 +88,7 @@ impl Reply {
         response.encode(&mut writer, version)?;
         let size = (writer.len() - SIZE_PREFIX) as i32;
         let mut parts = writer.finish();
-        if let Some(first) = parts.first_mut() {
+        if let Some(Piece::Bytes(first)) = parts.first_mut() {
             // The writer's own buffer, which nobody else holds: no copy.
             let mut head = BytesMut::from(std::mem::take(first));
             head[..SIZE_PREFIX].copy_from_slice(&size.to_be_bytes());
@@ -114,7 +115,7 @@ impl Reply {
     }
 
     /// The bytes to send; what is left knows only their size.
-    pub fn take_bytes(&mut self) -> Vec<Bytes> {
+    pub fn take_bytes(&mut self) -> Vec<Piece> {
         std::mem::take(&mut self.bytes)
     }
 

@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use super::error::ClientError;
 use super::exchange::Exchange;
 use super::versions::Versions;
-use crate::rt::net::{ReadHalf, Stream, WriteHalf};
+use crate::rt::net::{Piece, ReadHalf, Stream, WriteHalf};
 use crate::rt::sync::{Event, Notify, oneshot};
 use crate::rt::{self, Either2};
 use crate::wire::api::{request_header_version, response_header_version};
@@ -54,7 +54,7 @@ struct Shared {
     client_id: Str,
     next_correlation: Cell<i32>,
     /// Encoded requests in the order of their correlation ids.
-    outgoing: RefCell<VecDeque<Vec<Bytes>>>,
+    outgoing: RefCell<VecDeque<Vec<Piece>>>,
     bell: Notify,
     waiting: RefCell<VecDeque<Waiting>>,
     /// Why the connection is over.
@@ -387,7 +387,7 @@ async fn write_requests(shared: Rc<Shared>, mut write: WriteHalf) {
             shared.bell.notified().await;
             continue;
         }
-        let parts: Vec<Bytes> = frames.into_iter().flatten().collect();
+        let parts: Vec<Piece> = frames.into_iter().flatten().collect();
         // A broker that does not read must not keep a connection that is over.
         match rt::select2(ended.as_mut(), write.write_all(&parts)).await {
             Either2::First(()) => break,

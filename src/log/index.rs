@@ -127,6 +127,16 @@ impl OffsetIndex {
         }
     }
 
+    /// The position of the last entry at or before `position` and below `offset`.
+    pub fn last_within(&self, position: u64, offset: Offset) -> Option<u32> {
+        let target = relative_of(self.base, offset);
+        let within = self.entries.partition_point(|e| {
+            u64::from(e.position) <= position && i64::from(e.relative) < target
+        });
+        let last = within.checked_sub(1)?;
+        self.entries.get(last).map(|entry| entry.position)
+    }
+
     /// Drops the entries at or past `offset`.
     pub fn truncate_to(&mut self, offset: Offset) {
         let target = relative_of(self.base, offset);

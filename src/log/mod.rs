@@ -5,7 +5,7 @@
 //!
 //! | part | what it owns |
 //! |---|---|
-//! | [`Log`] (`log`, `append`, `read`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
+//! | [`Log`] (`log`, `append`, `read`, `in_place`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
 //! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
 //! | `relocate` | the place of a log taken over by its copy in another directory |
 //! | `flush`, [`journal`] | flush rounds of the shard, its redo journal |
@@ -30,6 +30,7 @@ mod direct;
 pub mod dump;
 mod error;
 mod flush;
+mod in_place;
 pub mod index;
 mod index_files;
 pub mod journal;

@@ -548,7 +548,7 @@ fn total_size(head: &[u8]) -> Result<usize, BatchError> {
     }
 }
 
-fn base_offset_of(head: &[u8]) -> Offset {
+pub(super) fn base_offset_of(head: &[u8]) -> Offset {
     let base = head.first_chunk().copied().unwrap_or_default();
     Offset(i64::from_be_bytes(base))
 }

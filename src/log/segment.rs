@@ -414,6 +414,17 @@ impl Segment {
         Some(u64::from(indexes.offsets.lookup(offset).1))
     }
 
+    pub fn has_indexes(&self) -> bool {
+        self.state.borrow().indexes.is_some()
+    }
+
+    /// The last batch known to begin at or before `position` whose offsets are all below `upper`.
+    pub fn indexed_position(&self, position: u64, upper: Offset) -> Option<u64> {
+        let state = self.state.borrow();
+        let found = state.indexes.as_ref()?.offsets.last_within(position, upper);
+        found.map(u64::from)
+    }
+
     /// Where a scan for the first record with a timestamp of at least `target` begins: an offset
     /// that no such record lies before. `None` if the indexes are not in memory.
     ///

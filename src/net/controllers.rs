@@ -109,7 +109,7 @@ impl Controllers {
                 break;
             };
             let size = Bytes::copy_from_slice(&(answer.len() as i32).to_be_bytes());
-            if let Err(error) = write.write_all(&[size, answer]).await {
+            if let Err(error) = write.write_all(&[size.into(), answer.into()]).await {
                 tracing::debug!(peer = %remote, %error, "answer could not be sent");
                 break;
             }

@@ -54,6 +54,6 @@ async fn answer(stream: Stream, page: String) -> std::io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
-    writer.write_all(&[Bytes::from(text)]).await?;
+    writer.write_all(&[Bytes::from(text).into()]).await?;
     writer.shutdown().await
 }

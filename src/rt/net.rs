@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 
 use super::current::{Current, current};
+use super::fs::FileRange;
 use super::{blocking, ring, sim};
 
 /// Accepted connections wait in a queue of this length before the kernel's backlog takes over:
@@ -204,6 +205,32 @@ impl ReadHalf {
     }
 }
 
+/// A part of a message on its way out.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    Bytes(Bytes),
+    File(FileRange),
+}
+
+impl Piece {
+    pub fn len(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::File(range) => range.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Bytes> for Piece {
+    fn from(bytes: Bytes) -> Piece {
+        Piece::Bytes(bytes)
+    }
+}
+
 /// The sending direction of a [`Stream`].
 pub struct WriteHalf(WriteBody);
 
@@ -214,9 +241,9 @@ enum WriteBody {
 
 impl WriteHalf {
     /// Hands all `parts` to the kernel, in order, without joining them. Returns when the last
-    /// byte is in the socket's buffer. Dropped half-way it leaves a torn message behind: then the
-    /// connection must be closed.
-    pub async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
+    /// byte is in the socket's buffer. Dropped half-way it leaves a torn message behind, as does a
+    /// range of a file that cannot be read: then the connection must be closed.
+    pub async fn write_all(&mut self, parts: &[Piece]) -> io::Result<()> {
         match &mut self.0 {
             WriteBody::Ring(half) => half.write_all(parts).await,
             WriteBody::Sim(half) => half.write_all(parts).await,

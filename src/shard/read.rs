@@ -282,7 +282,13 @@ impl Shard {
             return answer;
         }
         let limit = left.min(part.max_bytes.max(0) as u64);
-        match partition.log.read(from, end, limit, min_one).await {
+        let settled = end.min(bounds.high_watermark);
+        let read = match partition.log.read_in_place(from, settled, limit).await {
+            Ok(Some(outcome)) => Ok(outcome),
+            Ok(None) => partition.log.read(from, end, limit, min_one).await,
+            Err(error) => Err(error),
+        };
+        match read {
             Ok(outcome) => {
                 if committed {
                     answer.aborted = Some(

@@ -669,7 +669,7 @@ fn a_fetch_response_leaves_without_copying_its_records() {
     };
     let mut w = Writer::new();
     response.encode(&mut w, 17).unwrap();
-    let parts = w.finish();
+    let parts = w.finish_in_memory();
     assert_eq!(parts.len(), 4, "head, two batches, tail");
     assert_eq!(parts[1].as_ptr(), batches[0].as_ptr());
     assert_eq!(parts[2].as_ptr(), batches[1].as_ptr());

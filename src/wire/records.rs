@@ -1,15 +1,20 @@
 //! Record bytes inside a message: a rope of shared slices, so that batches from several places
-//! travel in one response without being copied together.
+//! travel in one response without being copied together, or a range of a segment file that is sent
+//! from there.
 //!
 //! Any core. Never looks into the batches; that is `wire::batch`.
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use crate::rt::fs::FileRange;
+
 /// The bytes of zero or more record batches (protocol type `RECORDS`).
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     parts: SmallVec<[Bytes; 1]>,
+    /// Instead of parts: only in an answer on its way out.
+    file: Option<Box<FileRange>>,
     len: usize,
 }
 
@@ -27,20 +32,28 @@ impl Records {
         self.len == 0
     }
 
-    /// The parts in order; none of them is empty.
+    /// The parts in order; none of them is empty. None at all if the bytes lie in a file.
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
+    /// Where the bytes lie, if they are not in memory.
+    pub fn file(&self) -> Option<&FileRange> {
+        self.file.as_deref()
+    }
+
     pub fn push(&mut self, part: Bytes) {
+        debug_assert!(self.file.is_none(), "bytes behind a range of a file");
         if !part.is_empty() {
             self.len += part.len();
             self.parts.push(part);
         }
     }
 
-    /// All bytes in one slice; copies only if there is more than one part.
+    /// All bytes in one slice; copies only if there is more than one part. Not for bytes in a file:
+    /// those are sent, never looked into.
     pub fn to_bytes(&self) -> Bytes {
+        debug_assert!(self.file.is_none(), "the bytes are not in memory");
         match self.parts.as_slice() {
             [] => Bytes::new(),
             [one] => one.clone(),
@@ -61,6 +74,16 @@ impl From<Bytes> for Records {
     }
 }
 
+impl From<FileRange> for Records {
+    fn from(range: FileRange) -> Records {
+        Records {
+            len: range.len(),
+            file: (!range.is_empty()).then(|| Box::new(range)),
+            ..Records::default()
+        }
+    }
+}
+
 impl FromIterator<Bytes> for Records {
     fn from_iter<I: IntoIterator<Item = Bytes>>(parts: I) -> Records {
         let mut records = Records::new();
@@ -69,10 +92,12 @@ impl FromIterator<Bytes> for Records {
     }
 }
 
-// Equal bytes are equal records, however they are cut into parts.
+// Equal bytes are equal records, however they are cut into parts. What a file holds is not known.
 impl PartialEq for Records {
     fn eq(&self, other: &Records) -> bool {
         self.len == other.len
+            && self.file.is_none()
+            && other.file.is_none()
             && self
                 .parts
                 .iter()
@@ -80,8 +105,6 @@ impl PartialEq for Records {
                 .eq(other.parts.iter().flat_map(|p| p.iter()))
     }
 }
-
-impl Eq for Records {}
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use super::reader::STRING_LEN_MAX;
 use super::records::Records;
 use super::str::Str;
 use super::tagged::TaggedFields;
+use crate::rt::net::Piece;
 use crate::types::Uuid;
 
 type Result<T> = std::result::Result<T, EncodeError>;
@@ -21,7 +22,7 @@ const SPLICE_LEN_MIN: usize = 512;
 /// Collects an encoded message.
 #[derive(Debug, Default)]
 pub struct Writer {
-    done: Vec<Bytes>,
+    done: Vec<Piece>,
     done_len: usize,
     current: BytesMut,
     /// Tagged fields being written: their size stands before them, so they stay in one buffer.
@@ -60,20 +61,33 @@ impl Writer {
     }
 
     /// The message in pieces, none of them empty.
-    pub fn finish(mut self) -> Vec<Bytes> {
+    pub fn finish(mut self) -> Vec<Piece> {
         self.cut();
         self.done
     }
 
+    /// [`Writer::finish`] for what is in memory as a whole, as every request is.
+    pub fn finish_in_memory(self) -> Vec<Bytes> {
+        let pieces = self.finish().into_iter();
+        let bytes = pieces.filter_map(|piece| match piece {
+            Piece::Bytes(bytes) => Some(bytes),
+            Piece::File(_) => {
+                debug_assert!(false, "a range of a file outside an answer");
+                None
+            }
+        });
+        bytes.collect()
+    }
+
     /// The message in one piece; copies if there are several.
     pub fn into_bytes(self) -> Bytes {
-        Records::from_iter(self.finish()).to_bytes()
+        Records::from_iter(self.finish_in_memory()).to_bytes()
     }
 
     fn cut(&mut self) {
         if !self.current.is_empty() {
             self.done_len += self.current.len();
-            self.done.push(self.current.split().freeze());
+            self.done.push(Piece::Bytes(self.current.split().freeze()));
         }
     }
 
@@ -115,7 +129,7 @@ impl Writer {
         } else {
             self.cut();
             self.done_len += bytes.len();
-            self.done.push(bytes.clone());
+            self.done.push(Piece::Bytes(bytes.clone()));
         }
     }
 
@@ -198,6 +212,11 @@ impl Writer {
     ) -> Result<()> {
         self.length(flexible, records.len(), field)?;
         records.parts().iter().for_each(|part| self.raw(part));
+        if let Some(range) = records.file() {
+            self.cut();
+            self.done_len += range.len();
+            self.done.push(Piece::File(range.clone()));
+        }
         Ok(())
     }
 

@@ -39,7 +39,7 @@ fn a_lone_request_does_not_hang() {
                     if read.read(&mut buf).await.unwrap() == 0 {
                         return;
                     }
-                    write.write_all(&[buf.freeze()]).await.unwrap();
+                    write.write_all(&[buf.freeze().into()]).await.unwrap();
                 }
             }
         })
@@ -255,7 +255,7 @@ fn bytes_written_before_a_drop_arrive() {
             let sending = rt::spawn(async move {
                 let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
                 write
-                    .write_all(&[Bytes::from(vec![9; 100_000])])
+                    .write_all(&[Bytes::from(vec![9; 100_000]).into()])
                     .await
                     .unwrap();
             });

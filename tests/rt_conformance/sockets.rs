@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use highwater::rt;
-use highwater::rt::net::{Listener, ReadHalf, Stream, WriteHalf};
+use highwater::rt::fs::{File, FileRange, OpenOptions};
+use highwater::rt::net::{Listener, Piece, ReadHalf, Stream, WriteHalf};
 
 use crate::support::{Env, on_both_bodies};
 
@@ -17,6 +18,8 @@ on_both_bodies!(
     both_halves_work_at_once,
     a_half_close_ends_only_one_direction,
     a_big_vectored_write_survives_a_slow_reader,
+    ranges_of_a_file_are_sent_in_their_place,
+    a_range_that_was_cut_off_ends_the_write_with_an_error,
     a_reset_is_an_error,
     a_refused_connection_is_an_error,
     a_port_in_use_is_an_error,
@@ -61,7 +64,7 @@ async fn echo(mut read: ReadHalf, mut write: WriteHalf) {
         if read.read(&mut buf).await.unwrap() == 0 {
             return;
         }
-        write.write_all(&[buf.freeze()]).await.unwrap();
+        write.write_all(&[buf.freeze().into()]).await.unwrap();
     }
 }
 
@@ -73,7 +76,7 @@ async fn an_echo_comes_back(env: Env) {
     for round in 0..200usize {
         let message = Bytes::from(vec![round as u8; 1 + round * 37]);
         write
-            .write_all(std::slice::from_ref(&message))
+            .write_all(&[message.clone().into()])
             .await
             .unwrap();
         assert_eq!(read_exact(&mut read, message.len()).await, message);
@@ -94,7 +97,7 @@ async fn both_halves_work_at_once(env: Env) {
             while left > 0 {
                 let part = chunk.slice(..left.min(chunk.len()));
                 left -= part.len();
-                write.write_all(&[part]).await.unwrap();
+                write.write_all(&[part.into()]).await.unwrap();
             }
             write.shutdown().await.unwrap();
         }));
@@ -120,7 +123,7 @@ async fn a_half_close_ends_only_one_direction(env: Env) {
     let (mut client_read, mut client_write) = client.split();
     let (mut server_read, mut server_write) = server.split();
     client_write
-        .write_all(&[Bytes::from_static(b"last words")])
+        .write_all(&[Bytes::from_static(b"last words").into()])
         .await
         .unwrap();
     client_write.shutdown().await.unwrap();
@@ -133,12 +136,12 @@ async fn a_half_close_ends_only_one_direction(env: Env) {
         "the end stays the end"
     );
     server_write
-        .write_all(&[Bytes::from_static(b"still here")])
+        .write_all(&[Bytes::from_static(b"still here").into()])
         .await
         .unwrap();
     assert_eq!(read_exact(&mut client_read, 10).await, &b"still here"[..]);
     let error = client_write
-        .write_all(&[Bytes::from_static(b"x")])
+        .write_all(&[Bytes::from_static(b"x").into()])
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -152,31 +155,104 @@ async fn a_big_vectored_write_survives_a_slow_reader(env: Env) {
         .map(|i| Bytes::from(vec![(i % 251) as u8; (i * 7919) % 20_000]))
         .collect();
     let expected = parts.concat();
+    let parts: Vec<Piece> = parts.into_iter().map(Piece::from).collect();
     let (_client_read, mut write) = client.split();
     let writing = rt::spawn(async move {
         write.write_all(&parts).await.unwrap();
         write.shutdown().await.unwrap();
     });
-    let (mut read, _server_write) = server.split();
+    let (read, _server_write) = server.split();
     rt::sleep(Duration::from_millis(20)).await;
     assert!(
         !writing.is_finished(),
         "the write did not wait for the reader"
     );
+    let got = read_slowly(read).await;
+    assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
+    writing.await;
+}
+
+/// All that comes, with pauses.
+async fn read_slowly(mut read: ReadHalf) -> BytesMut {
     let mut got = BytesMut::new();
     let mut reads = 0;
     loop {
         got.reserve(200_000);
         if read.read(&mut got).await.unwrap() == 0 {
-            break;
+            return got;
         }
         reads += 1;
         if reads % 64 == 0 {
             rt::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// A file whose every position can be told from its bytes.
+async fn numbered_file(env: &Env, bytes: u32) -> (File, Bytes) {
+    let file = File::open(env.dir.join("numbered"), OpenOptions::CREATE)
+        .await
+        .unwrap();
+    let contents: Vec<u8> = (0..bytes / 4).flat_map(u32::to_be_bytes).collect();
+    let contents = Bytes::from(contents);
+    file.write_all_at(0, vec![contents.clone()]).await.unwrap();
+    (file, contents)
+}
+
+/// The simulator says of one range in four that it is not in memory.
+fn cached_range(file: &File, position: u64, len: usize) -> FileRange {
+    (0..200)
+        .find_map(|_| file.cached_range(position, len))
+        .expect("just written")
+}
+
+async fn ranges_of_a_file_are_sent_in_their_place(env: Env) {
+    let (file, contents) = numbered_file(&env, 9_000_000).await;
+    let (client, server, _listener) = pair(&env).await;
+    let (_client_read, mut write) = client.split();
+    let head = Bytes::from_static(b"head");
+    let parts: Vec<Piece> = vec![
+        head.clone().into(),
+        Piece::File(cached_range(&file, 3, 8_900_000)),
+        head.clone().into(),
+        head.clone().into(),
+        Piece::File(cached_range(&file, 5_000_000, 100)),
+        Piece::File(cached_range(&file, 7_000_000, 300_000)),
+    ];
+    // What is sent later needs neither the handle nor the name.
+    drop(file);
+    let expected = [
+        &head[..],
+        &contents[3..8_900_003],
+        &head,
+        &head,
+        &contents[5_000_000..5_000_100],
+        &contents[7_000_000..7_300_000],
+    ]
+    .concat();
+    let writing = rt::spawn(async move {
+        write.write_all(&parts).await.unwrap();
+        write.shutdown().await.unwrap();
+    });
+    let (read, _server_write) = server.split();
+    rt::sleep(Duration::from_millis(20)).await;
+    let got = read_slowly(read).await;
     assert!(got == expected, "{} bytes of {}", got.len(), expected.len());
     writing.await;
+}
+
+async fn a_range_that_was_cut_off_ends_the_write_with_an_error(env: Env) {
+    let (file, _) = numbered_file(&env, 400_000).await;
+    let (client, server, _listener) = pair(&env).await;
+    let (_client_read, mut write) = client.split();
+    let range = cached_range(&file, 0, 400_000);
+    file.set_len(250_000).await.unwrap();
+    let (read, _server_write) = server.split();
+    let reading = rt::spawn(read_slowly(read));
+    let error = write.write_all(&[Piece::File(range)]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    write.shutdown().await.unwrap();
+    assert!(reading.await.len() <= 250_000);
 }
 
 async fn a_reset_is_an_error(env: Env) {
@@ -193,7 +269,7 @@ async fn a_reset_is_an_error(env: Env) {
         ErrorKind::ConnectionReset
     );
     let error = write
-        .write_all(&[Bytes::from_static(b"x")])
+        .write_all(&[Bytes::from_static(b"x").into()])
         .await
         .unwrap_err();
     assert!(
@@ -323,7 +399,7 @@ async fn a_dropped_read_loses_nothing(env: Env) {
     let mut got = BytesMut::with_capacity(100_000);
     let writing = rt::spawn(async move {
         for i in 0..100u8 {
-            write.write_all(&[Bytes::from(vec![i; 10])]).await.unwrap();
+            write.write_all(&[Bytes::from(vec![i; 10]).into()]).await.unwrap();
             rt::sleep(Duration::from_micros(100)).await;
         }
         write.shutdown().await.unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::client::{ClientError, Cluster, Exchange};
-use crate::rt::net::{ReadHalf, Stream, WriteHalf, resolve};
+use crate::rt::net::{Piece, ReadHalf, Stream, WriteHalf, resolve};
 use crate::rt::{self, Instant};
 use crate::types::NodeId;
 use crate::wire::api::{request_header_version, response_header_version};
@@ -125,7 +125,7 @@ pub(super) fn frame<R: Exchange>(
     version: i16,
     correlation: i32,
     client_id: &Str,
-    out: &mut Vec<Bytes>,
+    out: &mut Vec<Piece>,
 ) -> Result<(), ClientError> {
     let header_version = request_header_version(R::KEY, version)
         .ok_or(ClientError::UnsupportedVersion { api: R::KEY.name() })?;
@@ -139,7 +139,7 @@ pub(super) fn frame<R: Exchange>(
     let mut w = Writer::new();
     header.encode(&mut w, header_version)?;
     request.encode(&mut w, version)?;
-    out.push(Bytes::copy_from_slice(&(w.len() as i32).to_be_bytes()));
+    out.push(Bytes::copy_from_slice(&(w.len() as i32).to_be_bytes()).into());
     out.extend(w.finish());
     Ok(())
 }

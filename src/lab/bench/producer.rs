@@ -17,7 +17,7 @@ use super::outgoing::Outgoing;
 use super::samples::Samples;
 use super::schedule::Schedule;
 use crate::client::{Acks, ClientError, Cluster};
-use crate::rt::net::WriteHalf;
+use crate::rt::net::{Piece, WriteHalf};
 use crate::rt::sync::{Event, Notify};
 use crate::rt::{self, Instant};
 use crate::types::Uuid;
@@ -60,7 +60,7 @@ struct Inner {
 
 struct Link {
     version: i16,
-    parts: RefCell<Vec<Bytes>>,
+    parts: RefCell<Vec<Piece>>,
     /// Requests in `parts`.
     requests: Cell<usize>,
     bell: Notify,

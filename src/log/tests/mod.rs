@@ -6,6 +6,7 @@ mod cold;
 mod compaction;
 mod disks;
 mod history;
+mod in_place;
 mod journal;
 mod lives;
 mod manager;
@@ -22,6 +23,7 @@ use bytes::Bytes;
 use crate::rt::{RingPlan, run_ring};
 pub(super) use crate::simulation::seeds;
 use crate::types::{LeaderEpoch, Offset, Uuid};
+use crate::wire::Records;
 use crate::wire::batch::Batch;
 use crate::wire::batch_builder::BatchBuilder;
 
@@ -118,13 +120,17 @@ pub(super) fn append(log: &Log, count: usize, value_bytes: usize) -> Appended {
         .unwrap()
 }
 
-/// Reads everything from `from` on, one read after the other; (base, last) of each batch.
+/// Reads everything from `from` on, one read after the other, in place where that goes; (base, last)
+/// of each batch.
 pub(super) async fn read_all(log: &Log, from: Offset) -> Vec<(i64, i64)> {
     let mut found = Vec::new();
     let mut next = from;
     while next < log.log_end() {
         log.writer_idle().await;
-        let outcome = log.read(next, log.log_end(), 2000, true).await.unwrap();
+        let outcome = match log.range_of(next, log.log_end(), 2000, 1).await.unwrap() {
+            Some(outcome) => fetched(outcome).await,
+            None => log.read(next, log.log_end(), 2000, true).await.unwrap(),
+        };
         assert!(
             !outcome.records.is_empty(),
             "nothing at {next} below {}",
@@ -138,6 +144,15 @@ pub(super) async fn read_all(log: &Log, from: Offset) -> Vec<(i64, i64)> {
         next = outcome.upper_bound;
     }
     found
+}
+
+/// With the bytes of its file in memory.
+pub(super) async fn fetched(outcome: ReadOutcome) -> ReadOutcome {
+    let records = match outcome.records.file() {
+        Some(range) => Records::from(range.read_cold(0, range.len()).await.unwrap()),
+        None => outcome.records.clone(),
+    };
+    ReadOutcome { records, ..outcome }
 }
 
 pub(super) fn batches(outcome: &ReadOutcome) -> Vec<Batch> {

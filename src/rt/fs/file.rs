@@ -10,6 +10,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::aligned::{AlignedBody, AlignedBuf};
+use super::range::{FileRange, RangeFile};
 use super::read_buffer::ReadBuffer;
 use super::under_way::UnderWay;
 use crate::rt::current::{Current, current};
@@ -210,6 +211,19 @@ impl File {
             FileBody::Ring(file) => file.try_read_cached(position, len),
             FileBody::Sim(file) => file.try_read_cached(position, len),
         }
+    }
+
+    /// A range of the file to be sent from the page cache; `None` if it is not all there now, or
+    /// nobody can tell.
+    pub fn cached_range(&self, position: u64, len: usize) -> Option<FileRange> {
+        let file = match &self.0 {
+            FileBody::Ring(file) if file.is_cached(position, len) => {
+                RangeFile::Ring(file.descriptor()?)
+            }
+            FileBody::Ring(_) => return None,
+            FileBody::Sim(file) => RangeFile::Sim(file.cached_name()?),
+        };
+        Some(FileRange::new(file, position, len))
     }
 
     /// Fills `buffer` from `position` on, past the page cache where the file system can do that

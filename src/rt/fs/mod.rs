@@ -8,6 +8,7 @@
 mod aligned;
 mod file;
 mod path;
+mod range;
 mod read_buffer;
 mod under_way;
 
@@ -18,5 +19,6 @@ pub use path::{
     read_dir, read_dir_with, read_many, remove_dir_all, remove_file, rename, space, sync_dir,
     write_atomic,
 };
+pub use range::FileRange;
 pub use read_buffer::{ReadBuffer, ReadBuffers};
 pub use under_way::under_way;

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use glommio::io::{BufferedFile, DmaBuffer, DmaFile};
@@ -38,18 +38,10 @@ enum Body {
 }
 
 struct Buffered {
-    fd: Option<OwnedFd>,
+    fd: Descriptor,
     /// glommio's view of the same descriptor. Never dropped: it would close it, and it owns
     /// nothing else.
     ring: ManuallyDrop<BufferedFile>,
-}
-
-impl Drop for Buffered {
-    fn drop(&mut self) {
-        if let Some(fd) = self.fd.take() {
-            pool::submit(Pool::Disk, Box::new(move || drop(fd)));
-        }
-    }
 }
 
 impl Buffered {
@@ -58,15 +50,81 @@ impl Buffered {
         // SAFETY: the descriptor is open as long as `fd`, which is dropped after the last use of
         // `ring`; ManuallyDrop keeps glommio from closing it a second time.
         let ring = ManuallyDrop::new(unsafe { BufferedFile::from_raw_fd(fd.as_raw_fd()) });
-        Buffered { fd: Some(fd), ring }
+        Buffered {
+            fd: Descriptor(Arc::new(Closing(Some(fd)))),
+            ring,
+        }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd
-            .as_ref()
-            .expect("the descriptor is only taken by Drop")
-            .as_fd()
+        self.fd.fd()
     }
+}
+
+/// The open descriptor of a buffered file. Any thread; the last clone closes it, on a pool thread.
+#[derive(Clone)]
+pub(crate) struct Descriptor(Arc<Closing>);
+
+struct Closing(Option<OwnedFd>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            pool::submit(Pool::Disk, Box::new(move || drop(fd)));
+        }
+    }
+}
+
+impl Descriptor {
+    fn fd(&self) -> BorrowedFd<'_> {
+        let fd = self.0.0.as_ref();
+        fd.expect("the descriptor is only taken by Drop").as_fd()
+    }
+
+    /// Appends `len` bytes from `position` on, or as many as the file has; false, with any part of
+    /// them, if not all of them are in memory.
+    pub(crate) fn read_cached(
+        &self,
+        position: u64,
+        len: usize,
+        into: &mut BytesMut,
+    ) -> io::Result<bool> {
+        if sys::is_cached(self.fd(), position, len) == Some(false) {
+            return Ok(false);
+        }
+        into.reserve(len);
+        let mut done = 0;
+        while done < len {
+            let spare = &mut into.spare_capacity_mut()[..len - done];
+            match sys::pread_cached(self.fd(), position + done as u64, spare) {
+                Ok(0) => break,
+                Ok(read) => {
+                    #[allow(unsafe_code)]
+                    // SAFETY: the kernel has written `read` bytes to the start of the spare
+                    // capacity.
+                    unsafe {
+                        into.advance_mut(read);
+                    }
+                    done += read;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Up to `len` bytes from `position`; shorter only at the end of the file. Pool threads only.
+    pub(crate) fn read_blocking(&self, position: u64, len: usize) -> io::Result<Bytes> {
+        read_blocking(self.fd().try_clone_to_owned()?, position, len)
+    }
+}
+
+fn read_blocking(fd: OwnedFd, position: u64, len: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; len];
+    let read = read_full(&fd.into(), position, &mut bytes, len.max(1), 1)?;
+    bytes.truncate(read);
+    Ok(Bytes::from(bytes))
 }
 
 impl File {
@@ -174,22 +232,8 @@ impl File {
     }
 
     pub(crate) async fn read_beside(&self, position: u64, len: usize) -> io::Result<Bytes> {
-        let file = std::fs::File::from(self.pool_fd()?);
-        blocking_read(move || {
-            let mut bytes = vec![0; len];
-            let mut read = 0;
-            while read < len {
-                match file.read_at(&mut bytes[read..], position + read as u64) {
-                    Ok(0) => break,
-                    Ok(count) => read += count,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            bytes.truncate(read);
-            Ok(Bytes::from(bytes))
-        })
-        .await
+        let fd = self.pool_fd()?;
+        blocking_read(move || read_blocking(fd, position, len)).await
     }
 
     pub(crate) async fn write_beside(&self, position: u64, bytes: Bytes) -> io::Result<()> {
@@ -202,28 +246,25 @@ impl File {
             Body::Buffered(file) => file,
             Body::Direct(_) => return None,
         };
-        if sys::is_cached(file.fd(), position, len) == Some(false) {
-            return None;
+        let mut out = BytesMut::new();
+        match file.fd.read_cached(position, len, &mut out) {
+            Ok(true) => Some(Ok(out.freeze())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
         }
-        let mut out = BytesMut::with_capacity(len);
-        while out.len() < len {
-            let (done, left) = (out.len(), len - out.len());
-            let spare = &mut out.spare_capacity_mut()[..left];
-            match sys::pread_cached(file.fd(), position + done as u64, spare) {
-                Ok(0) => break,
-                Ok(read) => {
-                    #[allow(unsafe_code)]
-                    // SAFETY: the kernel has written `read` bytes to the start of the spare
-                    // capacity.
-                    unsafe {
-                        out.advance_mut(read);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
-                Err(error) => return Some(Err(error)),
-            }
+    }
+
+    /// For a range of the file; `None` for a direct one.
+    pub(crate) fn descriptor(&self) -> Option<Descriptor> {
+        match &*self.body {
+            Body::Buffered(file) => Some(file.fd.clone()),
+            Body::Direct(_) => None,
         }
-        Some(Ok(out.freeze()))
+    }
+
+    /// Whether all of a range is in memory; false also where the kernel does not tell.
+    pub(crate) fn is_cached(&self, position: u64, len: usize) -> bool {
+        sys::is_cached(self.fd(), position, len) == Some(true)
     }
 
     pub(crate) async fn sync_data(&self) -> io::Result<()> {

@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_lite::{AsyncRead, AsyncWrite};
+use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{Executor, io_error, schedule, sys};
-use crate::rt::net::ACCEPT_QUEUE_MAX;
+use crate::rt::fs::FileRange;
+use crate::rt::net::{ACCEPT_QUEUE_MAX, Piece};
 use crate::rt::sync::queue;
 use crate::rt::task::prepare;
 use crate::rt::turn::{STEP_BYTES, turn};
@@ -33,6 +35,17 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// What is written through glommio to wait for room in the socket; small, because it is copied
 /// by a call of its own.
 const WAIT_PIECE_MAX: usize = 1024;
+/// What one step of a range moves at most, some 65 microseconds.
+const RANGE_STEP_BYTES: usize = 256 << 10;
+
+/// What came of one step of a range.
+enum Step {
+    Sent(usize),
+    /// The socket takes nothing now; the first bytes, to wait with.
+    Full(SmallVec<[u8; WAIT_PIECE_MAX]>),
+    /// The bytes are not in memory any more.
+    Cold,
+}
 
 pub(crate) struct Listener {
     local: SocketAddr,
@@ -157,6 +170,7 @@ pub(crate) struct Stream {
 /// Both halves' socket. Borrowed only inside polls, so the halves never meet in it.
 struct Shared {
     stream: RefCell<glommio::net::TcpStream>,
+    executor: Rc<Executor>,
     fd: RawFd,
     peer: SocketAddr,
     /// Another executor goes on with the connection.
@@ -199,6 +213,7 @@ impl Stream {
         Ok(Stream {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),
+                executor: super::executor(),
                 fd,
                 peer,
                 handed_over: Cell::new(false),
@@ -296,11 +311,30 @@ pub(crate) struct WriteHalf {
 }
 
 impl WriteHalf {
-    pub(crate) async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
+    pub(crate) async fn write_all(&mut self, parts: &[Piece]) -> io::Result<()> {
+        let large = parts.iter().map(Piece::len).sum::<usize>() > STEP_BYTES;
+        let mut run: SmallVec<[Bytes; 16]> = SmallVec::new();
+        for (index, part) in parts.iter().enumerate() {
+            match part {
+                Piece::Bytes(bytes) => {
+                    run.push(bytes.clone());
+                    let next = parts.get(index + 1);
+                    if !matches!(next, Some(Piece::Bytes(_))) {
+                        self.write_bytes(&run, large, next.is_some()).await?;
+                        run.clear();
+                    }
+                }
+                Piece::File(range) => self.write_range(range).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// `more`: the message goes on at once, so nothing needs to leave by itself.
+    async fn write_bytes(&self, parts: &[Bytes], large: bool, more: bool) -> io::Result<()> {
         let mut rest = parts;
         // Bytes of the first part that are already out.
         let mut skip = 0;
-        let large = parts.iter().map(|part| part.len()).sum::<usize>() > STEP_BYTES;
         loop {
             while let Some(first) = rest.first()
                 && first.len() == skip
@@ -312,7 +346,7 @@ impl WriteHalf {
                 return Ok(());
             };
             let turn = if large { Some(turn().await) } else { None };
-            let mut sent = match sys::send_parts(self.shared.fd, rest, skip, STEP_BYTES) {
+            let mut sent = match sys::send_parts(self.shared.fd, rest, skip, STEP_BYTES, more) {
                 Ok(sent) => {
                     if let Some(turn) = turn {
                         turn.end().await;
@@ -338,6 +372,56 @@ impl WriteHalf {
                 rest = &rest[1..];
                 skip = 0;
             }
+        }
+    }
+
+    /// From the page cache into the socket by way of one buffer of the executor, which stays in the
+    /// core's cache. Measured on loopback (6.18), answers of 4 MiB, GB/s: this 4.0 with steps of 256
+    /// KiB, 2.3 with 64 KiB; `sendfile` 2.0, for it hands over page by page; a mapping 3.4.
+    async fn write_range(&self, range: &FileRange) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < range.len() {
+            let turn = turn().await;
+            let step = match self.send_cached(range, sent)? {
+                Step::Sent(bytes) => {
+                    turn.end().await;
+                    bytes
+                }
+                Step::Full(piece) => {
+                    drop(turn);
+                    self.write_when_ready(&piece).await?
+                }
+                Step::Cold => {
+                    drop(turn);
+                    // It was in memory when the answer was made, and the client took its time.
+                    let bytes = range.read_cold(sent, RANGE_STEP_BYTES).await?;
+                    let more = sent + bytes.len() < range.len();
+                    let len = bytes.len();
+                    self.write_bytes(&[bytes], true, more).await?;
+                    len
+                }
+            };
+            sent += step;
+        }
+        Ok(())
+    }
+
+    fn send_cached(&self, range: &FileRange, skip: usize) -> io::Result<Step> {
+        let mut buffer = self.shared.executor.copying.borrow_mut();
+        if buffer.capacity() == 0 {
+            *buffer = BytesMut::with_capacity(RANGE_STEP_BYTES);
+        }
+        if !range.read_cached(skip, &mut buffer)? {
+            return Ok(Step::Cold);
+        }
+        let more = skip + buffer.len() < range.len();
+        match sys::send(self.shared.fd, &buffer, more) {
+            Ok(sent) => Ok(Step::Sent(sent)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                buffer.truncate(WAIT_PIECE_MAX);
+                Ok(Step::Full(SmallVec::from_slice(&buffer)))
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -152,12 +152,13 @@ fn offset(position: u64) -> io::Result<libc::off_t> {
 }
 
 /// sendmsg(2) with MSG_DONTWAIT of as many parts as one call takes and `most` bytes hold, the first
-/// one from `skip` on. `WouldBlock` if the socket's buffer is full.
+/// one from `skip` on; `more` of the message follows. `WouldBlock` if the socket's buffer is full.
 pub(crate) fn send_parts(
     fd: RawFd,
     parts: &[Bytes],
     skip: usize,
     most: usize,
+    more: bool,
 ) -> io::Result<usize> {
     let mut iov: SmallVec<[libc::iovec; 32]> = SmallVec::new();
     let mut left = most;
@@ -183,7 +184,28 @@ pub(crate) fn send_parts(
             let mut header: libc::msghdr = std::mem::zeroed();
             header.msg_iov = iov.as_mut_ptr();
             header.msg_iovlen = iov.len() as _;
-            libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+            libc::sendmsg(fd, &header, send_flags(more))
+        });
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+fn send_flags(more: bool) -> libc::c_int {
+    let more = if more { libc::MSG_MORE } else { 0 };
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more
+}
+
+/// [`send_parts`] of one part.
+pub(crate) fn send(fd: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    loop {
+        #[allow(unsafe_code)]
+        // SAFETY: `bytes` is borrowed for the call and only read; `fd` belongs to a socket the
+        // caller keeps open.
+        let result = check(unsafe {
+            libc::send(fd, bytes.as_ptr().cast(), bytes.len(), send_flags(more))
         });
         match result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

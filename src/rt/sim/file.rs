@@ -37,6 +37,23 @@ impl Drop for Handle {
     }
 }
 
+/// A file by its number, for a range that is sent from it. Unlike a descriptor it does not keep an
+/// unlinked file: what reads it then fails, as it does at a file that was cut.
+#[derive(Clone)]
+pub(crate) struct FileName(Ino);
+
+impl FileName {
+    pub(crate) fn read(
+        &self,
+        executor: &Executor,
+        position: u64,
+        len: usize,
+    ) -> io::Result<Vec<u8>> {
+        let disk = &executor.node.disk;
+        disk.image(self.0, |image| image.read(position, len))
+    }
+}
+
 impl Handle {
     fn alive(&self) -> bool {
         self.node.life.get() == self.life
@@ -186,6 +203,12 @@ impl File {
     pub(crate) fn try_read_cached(&self, position: u64, len: usize) -> Option<io::Result<Bytes>> {
         let cold = self.handle.options.direct || self.handle.disk().kernel.one_in(4);
         (!cold).then(|| self.read_ready(position, len))
+    }
+
+    /// For a range of the file, unless it happens not to be in memory.
+    pub(crate) fn cached_name(&self) -> Option<FileName> {
+        let cold = self.handle.options.direct || self.handle.disk().kernel.one_in(4);
+        (!cold).then(|| FileName(self.handle.ino))
     }
 
     /// fsync and fdatasync are the same here: lengths are durable with the data.

@@ -28,7 +28,7 @@ mod world;
 
 pub use disk::{Disk, Fault};
 pub(crate) use exec::{Executor, IoDelay, Sleep, YieldNow};
-pub(crate) use file::{AlignedVec, File, Lock};
+pub(crate) use file::{AlignedVec, File, FileName, Lock};
 pub use network::Network;
 pub use world::{NodeHandle, World};
 

@@ -16,6 +16,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use super::conn::{Conn, Packet};
 use super::exec::{Executor, IoDelay};
 use super::network::NetState;
+use crate::rt::net::Piece;
 use crate::rt::{Either2, select2};
 
 /// Bytes in flight and unread of one direction before a writer waits.
@@ -210,15 +211,33 @@ pub(crate) struct WriteHalf {
 }
 
 impl WriteHalf {
-    pub(crate) async fn write_all(&mut self, parts: &[Bytes]) -> io::Result<()> {
+    pub(crate) async fn write_all(&mut self, parts: &[Piece]) -> io::Result<()> {
         for part in parts {
-            let mut rest = part.clone();
-            while !rest.is_empty() {
+            let range = match part {
+                Piece::Bytes(bytes) => {
+                    self.write(bytes.clone()).await?;
+                    continue;
+                }
+                Piece::File(range) => range,
+            };
+            // Read piece by piece as there is room, like on a real socket.
+            let mut sent = 0;
+            while sent < range.len() {
                 let room = self.room().await?;
-                let segment = 1 + self.shared.conn.kernel.below(SEGMENT_MAX) as usize;
-                let piece = rest.split_to(rest.len().min(room).min(segment));
-                self.shared.conn.send(self.shared.side, Packet::Data(piece));
+                let bytes = range.read_cold(sent, room).await?;
+                sent += bytes.len();
+                self.write(bytes).await?;
             }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, mut rest: Bytes) -> io::Result<()> {
+        while !rest.is_empty() {
+            let room = self.room().await?;
+            let segment = 1 + self.shared.conn.kernel.below(SEGMENT_MAX) as usize;
+            let piece = rest.split_to(rest.len().min(room).min(segment));
+            self.shared.conn.send(self.shared.side, Packet::Data(piece));
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ fn busy_world(seed: u64) -> (u64, u64, Duration) {
                     if let Ok(stream) = Stream::connect(peer).await {
                         let (mut read, mut write) = stream.split();
                         let message = Bytes::from(vec![round; 5000]);
-                        let _ = write.write_all(&[message]).await;
+                        let _ = write.write_all(&[message.into()]).await;
                         let _ = write.shutdown().await;
                         let mut buf = BytesMut::new();
                         while read.read(&mut buf).await.unwrap_or(0) > 0 {}
@@ -63,7 +63,7 @@ async fn serve() {
             let (mut read, mut write) = stream.split();
             let mut buf = BytesMut::new();
             while read.read(&mut buf).await.unwrap_or(0) > 0 {}
-            let _ = write.write_all(&[buf.freeze()]).await;
+            let _ = write.write_all(&[buf.freeze().into()]).await;
         }));
     }
 }
@@ -542,7 +542,7 @@ fn a_cut_holds_packets_back_until_it_heals() {
         let addr = rt::net::resolve("server", PORT).await.unwrap()[0];
         let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
         for _ in 0..100 {
-            write.write_all(&[Bytes::from(vec![1; 10])]).await.unwrap();
+            write.write_all(&[Bytes::from(vec![1; 10]).into()]).await.unwrap();
             rt::sleep(Duration::from_millis(10)).await;
         }
     });
@@ -644,7 +644,7 @@ fn a_dropped_world_frees_its_memory() {
         let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
         loop {
             write
-                .write_all(&[Bytes::from_static(b"on its way")])
+                .write_all(&[Bytes::from_static(b"on its way").into()])
                 .await
                 .unwrap();
             rt::sleep(Duration::from_micros(50)).await;
