@@ -20,5 +20,6 @@ pub use path::{
     write_atomic,
 };
 pub use range::FileRange;
+pub(crate) use range::Sent;
 pub use read_buffer::{ReadBuffer, ReadBuffers};
 pub use under_way::under_way;

@@ -1,14 +1,13 @@
 //! A range of an open file that is sent from where it lies.
 //!
 //! Any thread: it travels to the shard of the connection with the answer, and keeps the file open,
-//! also one that was unlinked. It never holds the bytes: whoever writes it to a socket
-//! ([`crate::rt::net::WriteHalf::write_all`]) reads them piece by piece, from the page cache as long
-//! as they are there. So a slow client holds no memory, and the bytes pass through one buffer that
-//! stays in the core's cache. What is cut off the file meanwhile ends the connection: to be used
-//! for what is never cut.
+//! also one that was unlinked. It never holds the bytes: they go from the page cache to the socket
+//! ([`crate::rt::net::WriteHalf::write_all`]) as it takes them, so a slow client holds no memory.
+//! What is cut off the file meanwhile ends the connection: to be used for what is never cut.
 
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use bytes::{Bytes, BytesMut};
 
@@ -30,6 +29,15 @@ pub(super) enum RangeFile {
     Sim(sim::FileName),
 }
 
+/// What came of handing a part of a range to a socket.
+pub(crate) enum Sent {
+    Bytes(usize),
+    /// The socket takes nothing now.
+    Full,
+    /// The bytes are not in memory any more.
+    Cold,
+}
+
 impl FileRange {
     pub(super) fn new(file: RangeFile, position: u64, len: usize) -> FileRange {
         FileRange {
@@ -45,6 +53,23 @@ impl FileRange {
 
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Hands up to `len` bytes from `skip` on to a real socket, if they are in memory.
+    ///
+    /// # Errors
+    /// As [`FileRange::read_cached`].
+    pub(crate) fn send_cached(
+        &self,
+        socket: BorrowedFd<'_>,
+        skip: usize,
+        len: usize,
+    ) -> io::Result<Sent> {
+        let len = len.min(self.len - skip);
+        match &self.file {
+            RangeFile::Ring(file) => file.send_cached(socket, self.position + skip as u64, len),
+            RangeFile::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Replaces what `into` holds by as many bytes from `skip` on as it has room for, if they are in

@@ -21,7 +21,7 @@ use glommio::io::{BufferedFile, DmaBuffer, DmaFile};
 use super::pool::{self, Pool};
 use super::{io_error, sys};
 use crate::rt::blocking::{blocking_io, blocking_read};
-use crate::rt::fs::{AlignedBuf, OpenOptions, ReadBuffer, WRITE_NOW_MAX};
+use crate::rt::fs::{AlignedBuf, OpenOptions, ReadBuffer, Sent, WRITE_NOW_MAX};
 
 /// Most bytes of one ring read: what is copied out of the ring's buffer in one go, some 60
 /// microseconds with the page faults of fresh memory.
@@ -112,6 +112,24 @@ impl Descriptor {
             }
         }
         Ok(true)
+    }
+
+    /// What of a range the socket takes at once.
+    pub(crate) fn send_cached(
+        &self,
+        socket: BorrowedFd<'_>,
+        position: u64,
+        len: usize,
+    ) -> io::Result<Sent> {
+        if sys::is_cached(self.fd(), position, len) == Some(false) {
+            return Ok(Sent::Cold);
+        }
+        match sys::sendfile(socket, self.fd(), position, len) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => Ok(Sent::Bytes(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Sent::Full),
+            Err(error) => Err(error),
+        }
     }
 
     /// Up to `len` bytes from `position`; shorter only at the end of the file. Pool threads only.

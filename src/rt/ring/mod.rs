@@ -11,7 +11,6 @@ pub(crate) mod pool;
 pub(crate) mod run;
 pub(crate) mod sys;
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -19,9 +18,6 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::BytesMut;
-
-use super::current::{Current, current};
 use super::sync::Semaphore;
 use super::task::Register;
 
@@ -30,17 +26,6 @@ pub(crate) struct Executor {
     pub(crate) register: Rc<Register>,
     /// One permit: whose turn it is (see `rt::turn`).
     pub(crate) turns: Semaphore,
-    /// What a range of a file passes through on its way to a socket; made when it is wanted. Never
-    /// borrowed over an await.
-    pub(crate) copying: RefCell<BytesMut>,
-}
-
-/// This thread's.
-fn executor() -> Rc<Executor> {
-    match current() {
-        Current::Ring(executor) => executor,
-        Current::Sim(_) => unreachable!("a real socket in the simulator"),
-    }
 }
 
 /// Queues a task's future on this thread's executor. Always the default queue: a second queue

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{Executor, io_error, schedule, sys};
-use crate::rt::fs::FileRange;
+use crate::rt::fs::{FileRange, Sent};
 use crate::rt::net::{ACCEPT_QUEUE_MAX, Piece};
 use crate::rt::sync::queue;
 use crate::rt::task::prepare;
@@ -35,17 +35,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// What is written through glommio to wait for room in the socket; small, because it is copied
 /// by a call of its own.
 const WAIT_PIECE_MAX: usize = 1024;
-/// What one step of a range moves at most, some 65 microseconds.
+/// What one step of a range moves at most, some 50 microseconds.
 const RANGE_STEP_BYTES: usize = 256 << 10;
-
-/// What came of one step of a range.
-enum Step {
-    Sent(usize),
-    /// The socket takes nothing now; the first bytes, to wait with.
-    Full(SmallVec<[u8; WAIT_PIECE_MAX]>),
-    /// The bytes are not in memory any more.
-    Cold,
-}
 
 pub(crate) struct Listener {
     local: SocketAddr,
@@ -170,7 +161,6 @@ pub(crate) struct Stream {
 /// Both halves' socket. Borrowed only inside polls, so the halves never meet in it.
 struct Shared {
     stream: RefCell<glommio::net::TcpStream>,
-    executor: Rc<Executor>,
     fd: RawFd,
     peer: SocketAddr,
     /// Another executor goes on with the connection.
@@ -210,10 +200,11 @@ impl Stream {
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         // A peer whose host vanished is noticed some day, also without a request.
         SockRef::from(&borrowed).set_keepalive(true)?;
+        // sendfile(2) takes no flag for it; glommio waits by polls either way.
+        SockRef::from(&borrowed).set_nonblocking(true)?;
         Ok(Stream {
             shared: Rc::new(Shared {
                 stream: RefCell::new(stream),
-                executor: super::executor(),
                 fd,
                 peer,
                 handed_over: Cell::new(false),
@@ -375,30 +366,31 @@ impl WriteHalf {
         }
     }
 
-    /// From the page cache into the socket by way of one buffer of the executor, which stays in the
-    /// core's cache. Measured on loopback (6.18), answers of 4 MiB, GB/s: this 4.0 with steps of 256
-    /// KiB, 2.3 with 64 KiB; `sendfile` 2.0, for it hands over page by page; a mapping 3.4.
+    /// By sendfile(2): the socket takes the pages of the cache, nothing is copied on this side.
+    /// Measured on loopback (6.18), answers of 16 MB, GB/s and CPU seconds of the sender a GB: to a
+    /// client that reads 16 KiB at a time 5.2 and 0.19, with `pread` and `send` 2.7 and 0.37; to one
+    /// that reads 1 MiB at a time and so sleeps between, 2.0 and 0.5 against 3.0 and 0.33.
     async fn write_range(&self, range: &FileRange) -> io::Result<()> {
         let mut sent = 0;
         while sent < range.len() {
             let turn = turn().await;
-            let step = match self.send_cached(range, sent)? {
-                Step::Sent(bytes) => {
+            let step = match range.send_cached(self.shared.borrow_fd(), sent, RANGE_STEP_BYTES)? {
+                Sent::Bytes(bytes) => {
                     turn.end().await;
                     bytes
                 }
-                Step::Full(piece) => {
+                Sent::Full => {
                     drop(turn);
-                    self.write_when_ready(&piece).await?
+                    let mut piece = BytesMut::with_capacity(WAIT_PIECE_MAX);
+                    if range.read_cached(sent, &mut piece)? {
+                        self.write_when_ready(&piece).await?
+                    } else {
+                        self.write_cold(range, sent).await?
+                    }
                 }
-                Step::Cold => {
+                Sent::Cold => {
                     drop(turn);
-                    // It was in memory when the answer was made, and the client took its time.
-                    let bytes = range.read_cold(sent, RANGE_STEP_BYTES).await?;
-                    let more = sent + bytes.len() < range.len();
-                    let len = bytes.len();
-                    self.write_bytes(&[bytes], true, more).await?;
-                    len
+                    self.write_cold(range, sent).await?
                 }
             };
             sent += step;
@@ -406,23 +398,14 @@ impl WriteHalf {
         Ok(())
     }
 
-    fn send_cached(&self, range: &FileRange, skip: usize) -> io::Result<Step> {
-        let mut buffer = self.shared.executor.copying.borrow_mut();
-        if buffer.capacity() == 0 {
-            *buffer = BytesMut::with_capacity(RANGE_STEP_BYTES);
-        }
-        if !range.read_cached(skip, &mut buffer)? {
-            return Ok(Step::Cold);
-        }
-        let more = skip + buffer.len() < range.len();
-        match sys::send(self.shared.fd, &buffer, more) {
-            Ok(sent) => Ok(Step::Sent(sent)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                buffer.truncate(WAIT_PIECE_MAX);
-                Ok(Step::Full(SmallVec::from_slice(&buffer)))
-            }
-            Err(error) => Err(error),
-        }
+    /// For what was in memory when the answer was made, and is not any more: the client took its
+    /// time.
+    async fn write_cold(&self, range: &FileRange, sent: usize) -> io::Result<usize> {
+        let bytes = range.read_cold(sent, RANGE_STEP_BYTES).await?;
+        let len = bytes.len();
+        self.write_bytes(&[bytes], true, sent + len < range.len())
+            .await?;
+        Ok(len)
     }
 
     /// Waits for room and writes the start of `piece`.

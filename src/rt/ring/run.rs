@@ -4,7 +4,6 @@
 //! ends the others.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -113,7 +112,6 @@ where
     let executor = Rc::new(Executor {
         register: register.clone(),
         turns: Semaphore::new(1),
-        copying: RefCell::default(),
     });
     // Stays in place for the life of the thread: destructors that run late still need it.
     std::mem::forget(enter(Some(Current::Ring(executor))));

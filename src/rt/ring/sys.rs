@@ -184,7 +184,8 @@ pub(crate) fn send_parts(
             let mut header: libc::msghdr = std::mem::zeroed();
             header.msg_iov = iov.as_mut_ptr();
             header.msg_iovlen = iov.len() as _;
-            libc::sendmsg(fd, &header, send_flags(more))
+            let more = if more { libc::MSG_MORE } else { 0 };
+            libc::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more)
         });
         match result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -193,19 +194,21 @@ pub(crate) fn send_parts(
     }
 }
 
-fn send_flags(more: bool) -> libc::c_int {
-    let more = if more { libc::MSG_MORE } else { 0 };
-    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more
-}
-
-/// [`send_parts`] of one part.
-pub(crate) fn send(fd: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+/// sendfile(2) into a socket that does not block; 0 at the end of the file. `WouldBlock` if the
+/// socket's buffer is full. Waits for the device where the bytes are not in the page cache. A peer that is gone
+/// is an error only because the standard library ignores SIGPIPE.
+pub(crate) fn sendfile(
+    socket: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    position: u64,
+    len: usize,
+) -> io::Result<usize> {
+    let mut position = offset(position)?;
     loop {
         #[allow(unsafe_code)]
-        // SAFETY: `bytes` is borrowed for the call and only read; `fd` belongs to a socket the
-        // caller keeps open.
+        // SAFETY: both descriptors are borrowed for the call; the position is a place of ours.
         let result = check(unsafe {
-            libc::send(fd, bytes.as_ptr().cast(), bytes.len(), send_flags(more))
+            libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &mut position, len)
         });
         match result {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
