@@ -1,11 +1,12 @@
 //! Owns reading a log without reading it: whole batches named as a range of their segment file, for
 //! an answer that is sent from the page cache. On the log's shard. It never names what a truncation
 //! could cut off (the caller says what is settled), never what is not in memory now, and leaves
-//! everything small, recent or out of order to [`Log::read`].
+//! everything small or out of order to [`Log::read`].
 //!
-//! A reader that goes through a log in order is known by where its last read ended
-//! (`read_ahead`), so the range begins at a batch; it ends at one because the offset index only
-//! names beginnings of batches. The only bytes looked at are the header of the batch behind it.
+//! The range begins at a batch: that of a recent one is known, and a reader that goes through a log
+//! in order by where its last read ended (`read_ahead`). It ends at one because the offset index
+//! only names beginnings of batches. The only bytes looked at are the header of the batch behind
+//! it. What recent batches follow is answered along with it, from memory.
 
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ use crate::wire::batch::HEADER_BYTES;
 
 use super::error::LogError;
 use super::log::Log;
-use super::read::{OffsetPosition, ReadOutcome, base_offset_of};
+use super::read::{OffsetPosition, ReadOutcome, Want, base_offset_of};
 use super::read_ahead::Source;
 use super::segment::Segment;
 
@@ -32,19 +33,42 @@ struct End {
 }
 
 impl Log {
-    /// Whole batches from `from` on, below `settled` and up to `max_bytes`, if they are worth it:
-    /// `None` leaves the read to [`Log::read`]. Nothing below `settled` may ever be cut off.
+    /// Whole batches from `from` on, below `upper` and up to `max_bytes`, if a range of them below
+    /// `settled` is worth it: `None` leaves the read to [`Log::read`]. Nothing below `settled` may
+    /// ever be cut off.
     ///
     /// # Errors
     /// What loading a sealed segment's indexes gives.
     pub async fn read_in_place(
         &self,
         from: Offset,
+        upper: Offset,
         settled: Offset,
         max_bytes: u64,
     ) -> Result<Option<ReadOutcome>, LogError> {
-        self.range_of(from, settled, max_bytes, RANGE_BYTES_MIN)
-            .await
+        let found = self
+            .range_of(from, upper.min(settled), max_bytes, RANGE_BYTES_MIN)
+            .await?;
+        Ok(found.map(|outcome| self.and_recent(outcome, upper, max_bytes)))
+    }
+
+    /// With the recent batches that follow.
+    fn and_recent(&self, mut outcome: ReadOutcome, upper: Offset, max_bytes: u64) -> ReadOutcome {
+        let want = Want {
+            from: outcome.upper_bound,
+            upper: upper.min(self.written()),
+            max_bytes: max_bytes.saturating_sub(outcome.records.len() as u64),
+            min_one: false,
+        };
+        if want.from < want.upper
+            && let Some(recent) = self.read_recent(&want)
+        {
+            for part in recent.records.parts() {
+                outcome.records.push(part.clone());
+            }
+            outcome.upper_bound = recent.upper_bound;
+        }
+        outcome
     }
 
     pub(super) async fn range_of(
@@ -54,7 +78,7 @@ impl Log {
         max_bytes: u64,
         min_bytes: u64,
     ) -> Result<Option<ReadOutcome>, LogError> {
-        if max_bytes < min_bytes || self.shard.recent.position_of(self.key(), from).is_some() {
+        if max_bytes < min_bytes {
             return Ok(None);
         }
         let Some((source, position)) = self.where_reader_stands(from, settled) else {
@@ -89,8 +113,7 @@ impl Log {
         }))
     }
 
-    /// The segment that holds `from`, and the batch that begins with it if a reader has come there
-    /// in order.
+    /// The segment that holds `from`, and where in it the batch with `from` begins, if that is known.
     fn where_reader_stands(&self, from: Offset, settled: Offset) -> Option<(Source, u64)> {
         self.check_usable().ok()?;
         let state = self.state();
@@ -99,12 +122,15 @@ impl Log {
         }
         let segment: &Rc<Segment> = state.segments.get(&state.floor_base(from))?;
         let file = segment.handles()?.reader;
-        let ahead = &self.shard.ahead;
-        let (_, position) = ahead.ended_before(self.key(), from, segment, state.generation);
-        let position = match position {
-            Some(position) => position,
-            None if from == segment.base() => 0,
-            None => return None,
+        let position = match self.shard.recent.position_of(self.key(), from) {
+            Some((base, position)) if base == segment.base() => position,
+            _ if from == segment.base() => 0,
+            _ => {
+                let ahead = &self.shard.ahead;
+                ahead
+                    .ended_before(self.key(), from, segment, state.generation)
+                    .1?
+            }
         };
         let source = Source {
             segment: segment.clone(),

@@ -236,7 +236,7 @@ impl Log {
         }))
     }
 
-    fn read_recent(&self, want: &Want) -> Option<ReadOutcome> {
+    pub(super) fn read_recent(&self, want: &Want) -> Option<ReadOutcome> {
         let mut outcome = ReadOutcome::empty(want.from);
         let hit = self.shard.recent.scan(self.key(), want.from, |batch| {
             let other_segment = outcome

@@ -282,10 +282,10 @@ impl Shard {
             return answer;
         }
         let limit = left.min(part.max_bytes.max(0) as u64);
-        let settled = end.min(bounds.high_watermark);
-        let read = match partition.log.read_in_place(from, settled, limit).await {
+        let (log, settled) = (&partition.log, bounds.high_watermark);
+        let read = match log.read_in_place(from, end, settled, limit).await {
             Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => partition.log.read(from, end, limit, min_one).await,
+            Ok(None) => log.read(from, end, limit, min_one).await,
             Err(error) => Err(error),
         };
         match read {

@@ -12,9 +12,9 @@ use crate::rt::fs::FileRange;
 /// The bytes of zero or more record batches (protocol type `RECORDS`).
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    parts: SmallVec<[Bytes; 1]>,
-    /// Instead of parts: only in an answer on its way out.
+    /// Before the parts, and only in an answer on its way out.
     file: Option<Box<FileRange>>,
+    parts: SmallVec<[Bytes; 1]>,
     len: usize,
 }
 
@@ -32,18 +32,17 @@ impl Records {
         self.len == 0
     }
 
-    /// The parts in order; none of them is empty. None at all if the bytes lie in a file.
+    /// The parts in order, without what lies in a file; none of them is empty.
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
-    /// Where the bytes lie, if they are not in memory.
+    /// Where the first bytes lie, if they are not in memory.
     pub fn file(&self) -> Option<&FileRange> {
         self.file.as_deref()
     }
 
     pub fn push(&mut self, part: Bytes) {
-        debug_assert!(self.file.is_none(), "bytes behind a range of a file");
         if !part.is_empty() {
             self.len += part.len();
             self.parts.push(part);

@@ -211,12 +211,12 @@ impl Writer {
         field: &'static str,
     ) -> Result<()> {
         self.length(flexible, records.len(), field)?;
-        records.parts().iter().for_each(|part| self.raw(part));
         if let Some(range) = records.file() {
             self.cut();
             self.done_len += range.len();
             self.done.push(Piece::File(range.clone()));
         }
+        records.parts().iter().for_each(|part| self.raw(part));
         Ok(())
     }
 

@@ -4,18 +4,36 @@ use super::*;
 
 /// What readers of different appetites get, each in order: where every answer ended, and how many
 /// of them were ranges of a file.
-async fn walk(log: &Log, settled: Offset, max_bytes: u64) -> (Vec<(i64, i64)>, usize) {
+async fn walk(
+    log: &Log,
+    upper: Offset,
+    settled: Offset,
+    max_bytes: u64,
+) -> (Vec<(i64, i64)>, usize) {
     let (mut found, mut in_place) = (Vec::new(), 0);
     let mut next = Offset::ZERO;
-    while next < settled {
-        let named = log.read_in_place(next, settled, max_bytes).await.unwrap();
+    while next < upper {
+        let named = log
+            .read_in_place(next, upper, settled, max_bytes)
+            .await
+            .unwrap();
         let outcome = match named {
             Some(outcome) => {
                 in_place += 1;
                 assert!(outcome.records.len() as u64 <= max_bytes);
-                fetched(outcome).await
+                let range = outcome.records.file().unwrap().len();
+                let outcome = fetched(outcome).await;
+                let named = Records::from(outcome.records.to_bytes().slice(..range));
+                let named = ReadOutcome {
+                    records: named,
+                    ..outcome.clone()
+                };
+                for batch in batches(&named) {
+                    assert!(batch.last_offset() < settled);
+                }
+                outcome
             }
-            None => log.read(next, settled, max_bytes, true).await.unwrap(),
+            None => log.read(next, upper, max_bytes, true).await.unwrap(),
         };
         let batches = batches(&outcome);
         if batches.is_empty() {
@@ -28,7 +46,7 @@ async fn walk(log: &Log, settled: Offset, max_bytes: u64) -> (Vec<(i64, i64)>, u
         }
         let last = batches.last().map(|batch| batch.last_offset());
         assert_eq!(last.unwrap().next(), outcome.upper_bound);
-        assert!(outcome.upper_bound <= settled);
+        assert!(outcome.upper_bound <= upper);
         next = outcome.upper_bound;
     }
     (found, in_place)
@@ -59,7 +77,7 @@ fn what_is_named_in_place_is_what_a_read_returns() {
         log.wait_counted(log.log_end()).await.unwrap();
         assert!(log.segment_count() > 1);
         for max_bytes in [70_000, 300_000, 1 << 20, 50 << 20] {
-            let (found, in_place) = walk(&log, log.log_end(), max_bytes).await;
+            let (found, in_place) = walk(&log, log.log_end(), log.log_end(), max_bytes).await;
             assert_eq!(found, want, "at most {max_bytes}");
             assert!(in_place > 0, "at most {max_bytes}");
         }
@@ -75,24 +93,41 @@ fn nothing_that_may_still_be_cut_off_is_named() {
             append(&log, 2, 2_000);
         }
         log.wait_counted(log.log_end()).await.unwrap();
-        for settled in [60, 150, 299, 300, 598] {
-            let (found, _) = walk(&log, Offset(settled), 1 << 20).await;
+        for settled in [0, 60, 150, 299, 300, 598] {
+            let (found, in_place) = walk(&log, Offset(settled), log.log_end(), 1 << 20).await;
             // A batch of two that begins below and ends above is not there either.
-            assert_eq!(found.last(), Some(&(settled / 2 * 2 - 2, settled / 2 * 2 - 1)));
+            let last = (settled > 0).then(|| (settled / 2 * 2 - 2, settled / 2 * 2 - 1));
+            assert_eq!(found.last(), last.as_ref());
+            let (found, named) = walk(&log, log.log_end(), Offset(settled), 1 << 20).await;
+            assert_eq!((found.len(), named), (300, in_place), "{settled}");
         }
     });
 }
 
 #[test]
-fn recent_batches_are_not_looked_for_in_the_file() {
+fn a_range_is_answered_along_with_the_recent_batches_behind_it() {
     on_shard(|dir| async move {
-        let shard = LogShard::new(limits(64 << 20));
+        let shard = LogShard::new(limits(300_000));
         let (log, _) = open(&shard, &dir, LogConfig::default()).await;
-        for _ in 0..100 {
+        for _ in 0..200 {
             append(&log, 1, 4_000);
         }
         log.wait_counted(log.log_end()).await.unwrap();
-        let (found, in_place) = walk(&log, log.log_end(), 1 << 20).await;
-        assert_eq!((found.len(), in_place), (100, 0));
+        let end = log.log_end();
+        for from in [0, 130, 140] {
+            // Where no read has ended and nothing is recent, it is read once.
+            let (at, settled) = (Offset(from), Offset(180));
+            if from == 130 {
+                log.read(Offset(0), at, 8 << 20, true).await.unwrap();
+            }
+            let outcome = log.read_in_place(at, end, settled, 8 << 20).await.unwrap();
+            let outcome = outcome.unwrap_or_else(|| panic!("nothing in place from {from}"));
+            let named = outcome.records.file().unwrap().len();
+            assert!(named < outcome.records.len(), "no recent batch from {from}");
+            assert_eq!(outcome.upper_bound, end);
+            let batches = batches(&fetched(outcome).await);
+            let bases: Vec<i64> = batches.iter().map(|batch| batch.base_offset().0).collect();
+            assert_eq!(bases, (from..200).collect::<Vec<i64>>());
+        }
     });
 }

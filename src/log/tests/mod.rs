@@ -148,10 +148,14 @@ pub(super) async fn read_all(log: &Log, from: Offset) -> Vec<(i64, i64)> {
 
 /// With the bytes of its file in memory.
 pub(super) async fn fetched(outcome: ReadOutcome) -> ReadOutcome {
-    let records = match outcome.records.file() {
-        Some(range) => Records::from(range.read_cold(0, range.len()).await.unwrap()),
-        None => outcome.records.clone(),
-    };
+    let mut records = Records::new();
+    if let Some(range) = outcome.records.file() {
+        records.push(range.read_cold(0, range.len()).await.unwrap());
+    }
+    for part in outcome.records.parts() {
+        records.push(part.clone());
+    }
+    assert_eq!(records.len(), outcome.records.len());
     ReadOutcome { records, ..outcome }
 }
 

@@ -35,8 +35,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// What is written through glommio to wait for room in the socket; small, because it is copied
 /// by a call of its own.
 const WAIT_PIECE_MAX: usize = 1024;
-/// What one step of a range moves at most, some 50 microseconds.
-const RANGE_STEP_BYTES: usize = 256 << 10;
+/// What one step of a range moves at most, some 100 microseconds.
+const RANGE_STEP_BYTES: usize = 512 << 10;
 
 pub(crate) struct Listener {
     local: SocketAddr,
@@ -303,7 +303,6 @@ pub(crate) struct WriteHalf {
 
 impl WriteHalf {
     pub(crate) async fn write_all(&mut self, parts: &[Piece]) -> io::Result<()> {
-        let large = parts.iter().map(Piece::len).sum::<usize>() > STEP_BYTES;
         let mut run: SmallVec<[Bytes; 16]> = SmallVec::new();
         for (index, part) in parts.iter().enumerate() {
             match part {
@@ -311,7 +310,7 @@ impl WriteHalf {
                     run.push(bytes.clone());
                     let next = parts.get(index + 1);
                     if !matches!(next, Some(Piece::Bytes(_))) {
-                        self.write_bytes(&run, large, next.is_some()).await?;
+                        self.write_bytes(&run, next.is_some()).await?;
                         run.clear();
                     }
                 }
@@ -322,7 +321,8 @@ impl WriteHalf {
     }
 
     /// `more`: the message goes on at once, so nothing needs to leave by itself.
-    async fn write_bytes(&self, parts: &[Bytes], large: bool, more: bool) -> io::Result<()> {
+    async fn write_bytes(&self, parts: &[Bytes], more: bool) -> io::Result<()> {
+        let large = parts.iter().map(Bytes::len).sum::<usize>() > STEP_BYTES;
         let mut rest = parts;
         // Bytes of the first part that are already out.
         let mut skip = 0;
@@ -403,7 +403,7 @@ impl WriteHalf {
     async fn write_cold(&self, range: &FileRange, sent: usize) -> io::Result<usize> {
         let bytes = range.read_cold(sent, RANGE_STEP_BYTES).await?;
         let len = bytes.len();
-        self.write_bytes(&[bytes], true, sent + len < range.len())
+        self.write_bytes(&[bytes], sent + len < range.len())
             .await?;
         Ok(len)
     }
