@@ -406,12 +406,12 @@ async fn read_answers(shared: Rc<Shared>, mut read: ReadHalf) {
             return;
         }
         match next_frame(&mut buffer) {
-            Ok(Some(frame)) => {
+            Ok(Cut::Frame(frame)) => {
                 if let Err(error) = shared.accept(frame) {
                     break error;
                 }
             }
-            Ok(None) => match read.read(&mut buffer).await {
+            Ok(Cut::Missing(bytes)) => match read.read_towards(&mut buffer, bytes).await {
                 Ok(0) => {
                     let reason = "closed by the broker".to_owned();
                     break ClientError::Disconnected {
@@ -434,26 +434,35 @@ async fn read_answers(shared: Rc<Shared>, mut read: ReadHalf) {
     shared.end(&over);
 }
 
+/// What there is at the front of the buffer.
+#[derive(Debug, PartialEq)]
+enum Cut {
+    Frame(Bytes),
+    /// At least so many bytes are still to come.
+    Missing(usize),
+}
+
 /// Cuts one answer off the front, or makes room for more of it. Fails with a length that is not
 /// acceptable.
-fn next_frame(buffer: &mut BytesMut) -> Result<Option<Bytes>, i32> {
+fn next_frame(buffer: &mut BytesMut) -> Result<Cut, i32> {
     let Some(length) = buffer
         .first_chunk::<4>()
         .map(|length| i32::from_be_bytes(*length))
     else {
         buffer.reserve(4096);
-        return Ok(None);
+        return Ok(Cut::Missing(4 - buffer.len()));
     };
     let needed = match usize::try_from(length) {
         Ok(length) if (4..=RESPONSE_BYTES_MAX).contains(&length) => 4 + length,
         _ => return Err(length),
     };
     if buffer.len() < needed {
-        buffer.reserve((needed - buffer.len()).clamp(4096, READ_STEP));
-        return Ok(None);
+        let missing = needed - buffer.len();
+        buffer.reserve(missing.clamp(4096, READ_STEP));
+        return Ok(Cut::Missing(missing));
     }
     let mut frame = buffer.split_to(needed);
-    Ok(Some(frame.split_off(4).freeze()))
+    Ok(Cut::Frame(frame.split_off(4).freeze()))
 }
 
 #[cfg(test)]
@@ -472,7 +481,7 @@ mod tests {
             let mut frames = Vec::new();
             for piece in wire.chunks(step) {
                 buffer.extend_from_slice(piece);
-                while let Some(frame) = next_frame(&mut buffer).unwrap() {
+                while let Cut::Frame(frame) = next_frame(&mut buffer).unwrap() {
                     frames.push(frame);
                 }
             }
@@ -491,7 +500,7 @@ mod tests {
             assert_eq!(next_frame(&mut buffer), Err(length));
         }
         let mut buffer = BytesMut::from(&(RESPONSE_BYTES_MAX as i32).to_be_bytes()[..]);
-        assert_eq!(next_frame(&mut buffer), Ok(None));
+        assert!(matches!(next_frame(&mut buffer), Ok(Cut::Missing(_))));
         assert!(buffer.capacity() <= 2 * READ_STEP, "{}", buffer.capacity());
     }
 }

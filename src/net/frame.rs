@@ -142,7 +142,7 @@ impl FrameReader {
                 self.buffer.reserve(self.chunk.max(missing));
             }
             let spare = self.spare();
-            let read = self.socket.read(&mut self.buffer).await?;
+            let read = self.socket.read_towards(&mut self.buffer, missing).await?;
             if read == spare {
                 self.chunk = (2 * self.chunk).min(READ_CHUNK);
             }

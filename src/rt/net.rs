@@ -188,11 +188,18 @@ impl ReadHalf {
     /// caller reserves, see [`READ_RESERVE_MIN`]). Returns the number of bytes, 0 at the end of
     /// the stream. Safe to drop: nothing read is lost.
     pub async fn read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        self.read_towards(buf, 1).await
+    }
+
+    /// [`ReadHalf::read`] for a caller that can do nothing before `missing` more bytes are there:
+    /// it is not woken for every small part of a large message. Returns with what there is all the
+    /// same.
+    pub async fn read_towards(&mut self, buf: &mut BytesMut, missing: usize) -> io::Result<usize> {
         if buf.capacity() == buf.len() {
             buf.reserve(READ_RESERVE_MIN);
         }
         match &mut self.0 {
-            ReadBody::Ring(half) => half.read(buf).await,
+            ReadBody::Ring(half) => half.read(buf, missing).await,
             ReadBody::Sim(half) => half.read(buf).await,
         }
     }

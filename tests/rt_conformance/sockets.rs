@@ -18,6 +18,7 @@ on_both_bodies!(
     both_halves_work_at_once,
     a_half_close_ends_only_one_direction,
     a_big_vectored_write_survives_a_slow_reader,
+    a_reader_that_waits_for_much_gets_the_rest_as_well,
     ranges_of_a_file_are_sent_in_their_place,
     a_range_that_was_cut_off_ends_the_write_with_an_error,
     a_reset_is_an_error,
@@ -186,6 +187,50 @@ async fn read_slowly(mut read: ReadHalf) -> BytesMut {
             rt::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// What a reader is not woken for must still be there for the next one, and the end must wake it.
+async fn a_reader_that_waits_for_much_gets_the_rest_as_well(env: Env) {
+    let (client, server, _listener) = pair(&env).await;
+    let (_client_read, mut write) = client.split();
+    let (mut read, _server_write) = server.split();
+    let sizes = [1, 70_000, 3_000_000, 5, 200_000, 64 << 10, (64 << 10) - 1];
+    let writing = rt::spawn(async move {
+        for (at, size) in sizes.into_iter().enumerate() {
+            let message = Bytes::from(vec![at as u8; size]);
+            for start in (0..size).step_by(50_000) {
+                let part = message.slice(start..size.min(start + 50_000));
+                write.write_all(&[part.into()]).await.unwrap();
+                if start % 400_000 == 0 {
+                    rt::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+        // Half of what the other side is promised.
+        write
+            .write_all(&[Bytes::from(vec![9; 500_000]).into()])
+            .await
+            .unwrap();
+        write.shutdown().await.unwrap();
+    });
+    let mut buf = BytesMut::new();
+    for (at, size) in sizes.into_iter().enumerate() {
+        while buf.len() < size {
+            let missing = size - buf.len();
+            buf.reserve(missing);
+            assert_ne!(read.read_towards(&mut buf, missing).await.unwrap(), 0);
+        }
+        assert!(buf.split_to(size).iter().all(|byte| *byte == at as u8));
+    }
+    loop {
+        let missing = 1_000_000 - buf.len();
+        buf.reserve(missing);
+        if read.read_towards(&mut buf, missing).await.unwrap() == 0 {
+            break;
+        }
+    }
+    assert_eq!(buf.len(), 500_000);
+    writing.await;
 }
 
 /// A file whose every position can be told from its bytes.

@@ -97,7 +97,7 @@ impl Answers {
             if self.buffer.capacity() - self.buffer.len() < missing.max(4096) {
                 self.buffer.reserve(missing.max(READ_BYTES));
             }
-            let read = self.read.read(&mut self.buffer).await?;
+            let read = self.read.read_towards(&mut self.buffer, missing).await?;
             self.arrived = rt::now();
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -35,6 +35,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// What is written through glommio to wait for room in the socket; small, because it is copied
 /// by a call of its own.
 const WAIT_PIECE_MAX: usize = 1024;
+/// A message of which less is missing is read as it comes; of a larger one the reader is woken for
+/// this much at most. Woken for every segment of loopback (64 KiB) it would spend more time on waking
+/// than on reading.
+const LOW_WATER_MIN: usize = 64 << 10;
+const LOW_WATER_MAX: usize = 256 << 10;
 /// What one step of a range moves at most, some 100 microseconds.
 const RANGE_STEP_BYTES: usize = 512 << 10;
 
@@ -221,7 +226,8 @@ impl Stream {
 
     /// By a second descriptor: the first one stays with glommio, which closes it once the readiness
     /// poll that it may have queued on it is cancelled.
-    pub(crate) fn hand_over(read: ReadHalf, write: WriteHalf) -> io::Result<Handover> {
+    pub(crate) fn hand_over(mut read: ReadHalf, write: WriteHalf) -> io::Result<Handover> {
+        read.wake_at(1)?;
         let fd = write.shared.borrow_fd().try_clone_to_owned()?;
         read.shared.handed_over.set(true);
         Ok(Handover(fd))
@@ -250,6 +256,7 @@ impl Stream {
         (
             ReadHalf {
                 shared: self.shared.clone(),
+                low_water: 1,
             },
             WriteHalf {
                 shared: self.shared,
@@ -268,10 +275,13 @@ impl Stream {
 
 pub(crate) struct ReadHalf {
     shared: Rc<Shared>,
+    /// What the socket has been told to wake us for.
+    low_water: usize,
 }
 
 impl ReadHalf {
-    pub(crate) async fn read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) async fn read(&mut self, buf: &mut BytesMut, missing: usize) -> io::Result<usize> {
+        self.wake_at(missing)?;
         let read = poll_fn(|cx| {
             let mut stream = self.shared.stream.borrow_mut();
             Pin::new(&mut *stream).poll_read(cx, for_recv(buf.spare_capacity_mut()))
@@ -283,6 +293,22 @@ impl ReadHalf {
             buf.advance_mut(read);
         }
         Ok(read)
+    }
+
+    /// Has the kernel wake us when `missing` bytes are there, or as many as are worth it
+    /// (SO_RCVLOWAT). It grows the socket's buffer to hold them, wakes earlier where it cannot, and
+    /// at once where they are there already.
+    fn wake_at(&mut self, missing: usize) -> io::Result<()> {
+        let low_water = if missing < LOW_WATER_MIN {
+            1
+        } else {
+            missing.min(LOW_WATER_MAX)
+        };
+        if low_water != self.low_water {
+            sys::set_low_water(self.shared.borrow_fd(), low_water)?;
+            self.low_water = low_water;
+        }
+        Ok(())
     }
 
     pub(crate) fn peer_addr(&self) -> SocketAddr {

@@ -194,6 +194,23 @@ pub(crate) fn send_parts(
     }
 }
 
+/// SO_RCVLOWAT: from how many bytes on a poll of the socket says that it is readable.
+pub(crate) fn set_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    #[allow(unsafe_code)]
+    // SAFETY: the value is a valid int for the call, and its size is passed along.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const value).cast(),
+            std::mem::size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    } as isize)
+    .map(|_| ())
+}
+
 /// sendfile(2) into a socket that does not block; 0 at the end of the file. `WouldBlock` if the
 /// socket's buffer is full. Waits for the device where the bytes are not in the page cache. A peer that is gone
 /// is an error only because the standard library ignores SIGPIPE.
