@@ -100,7 +100,8 @@ fn compacted() -> LogConfig {
         delete: false,
         min_cleanable_dirty_ratio: 0.0,
         segment_bytes: 16 << 20,
-        file_delete_delay_ms: 0,
+        // What a pass has replaced goes while the next ones run.
+        file_delete_delay_ms: 1000,
         ..LogConfig::default()
     }
 }

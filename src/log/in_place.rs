@@ -84,7 +84,7 @@ impl Log {
         let Some((source, position)) = self.where_reader_stands(from, settled) else {
             return Ok(None);
         };
-        if !source.segment.has_indexes() {
+        if !source.segment.indexes_resident() {
             self.load_indexes(&source.segment).await?;
             // Whatever happened to the log meanwhile: looked at anew by the next fetch.
             return Ok(None);

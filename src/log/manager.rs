@@ -406,10 +406,10 @@ async fn doom(log: &Rc<Log>) -> Result<(), LogError> {
     }
     log.mark_deleted().await?;
     let log = log.clone();
-    let delay = log.config().file_delete_delay_ms.max(0) as u64;
+    let delay = Duration::from_millis(log.config().file_delete_delay_ms.max(0) as u64);
     drop(rt::spawn(async move {
-        rt::sleep(Duration::from_millis(delay)).await;
-        if let Err(error) = log.delete_files().await {
+        rt::sleep(delay).await;
+        if let Err(error) = log.delete_files(delay).await {
             // The next start removes it.
             tracing::warn!(dir = %log.dir().display(), %error, "deleted partition not removed");
         }

@@ -14,6 +14,7 @@
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], `read_ahead`, [`LogShard`] | what the logs of a shard share |
 //! | `window` | bytes of a segment in several parts |
+//! | `unlink` | the space of deleted files, given back piece by piece |
 //! | [`dump`] | the text form of the files, as Kafka's tool prints them |
 //! | [`manager`] | the logs of a shard |
 //! | [`cleaner`] | compaction |
@@ -57,6 +58,7 @@ mod shard;
 mod tests;
 mod truncate;
 pub mod txn_index;
+mod unlink;
 mod upkeep;
 pub mod validator;
 mod watermarks;

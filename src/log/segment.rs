@@ -414,10 +414,6 @@ impl Segment {
         Some(u64::from(indexes.offsets.lookup(offset).1))
     }
 
-    pub fn has_indexes(&self) -> bool {
-        self.state.borrow().indexes.is_some()
-    }
-
     /// The last batch known to begin at or before `position` whose offsets are all below `upper`.
     pub fn indexed_position(&self, position: u64, upper: Offset) -> Option<u64> {
         let state = self.state.borrow();

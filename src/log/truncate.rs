@@ -4,6 +4,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::rt;
 use crate::rt::sync::Permit;
@@ -22,6 +23,7 @@ use super::rebuild::{Rebuild, list_snapshots};
 use super::recover::extent_of;
 use super::scan::{ScanError, Scanner};
 use super::segment::{BatchExtent, Segment};
+use super::unlink::Doomed;
 use super::write_queue::is_no_space;
 
 /// Where a segment is cut.
@@ -410,16 +412,25 @@ impl Log {
             .iter()
             .flat_map(|segment| FileKind::ALL.map(|kind| (segment.base(), kind)))
             .collect();
-        self.doom_files(&files).await
+        self.doom_files(&files, segments).await
     }
 
-    /// The same for single files of segments.
-    pub(super) async fn doom_files(&self, files: &[(Offset, FileKind)]) -> io::Result<()> {
+    /// The same for single files of segments; `whole` are those whose records are among them.
+    pub(super) async fn doom_files(
+        &self,
+        files: &[(Offset, FileKind)],
+        whole: &[Rc<Segment>],
+    ) -> io::Result<()> {
         if files.is_empty() {
             return Ok(());
         }
         let (_, dir, config) = self.active_dir_config();
-        let mut doomed = Vec::new();
+        let mut doomed = Doomed::default();
+        for segment in whole {
+            if let Some(handles) = segment.handles() {
+                doomed.keep_open(handles.reader, segment.file_len());
+            }
+        }
         for (base, kind) in files {
             let from = dir.join(names::segment_file(*base, *kind));
             let to = dir.join(names::segment_file_in_state(
@@ -428,11 +439,14 @@ impl Log {
                 FileState::Deleted,
             ));
             match rt::fs::rename(&from, &to).await {
-                Ok(()) => doomed.push(to),
+                Ok(()) => doomed.add(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 // A new name may take a block that a full disk has not got. Whoever reads the
                 // file has it open.
-                Err(error) if is_no_space(&error) => leftovers::remove(&from).await?,
+                Err(error) if is_no_space(&error) => {
+                    leftovers::remove(&from).await?;
+                    doomed.let_go();
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -442,16 +456,8 @@ impl Log {
             true => 0,
             false => config.file_delete_delay_ms.max(0) as u64,
         };
-        let delay = std::time::Duration::from_millis(delay_ms);
-        drop(rt::spawn(async move {
-            rt::sleep(delay).await;
-            for path in doomed {
-                if let Err(error) = leftovers::remove(&path).await {
-                    // The next start removes it.
-                    tracing::warn!(file = %path.display(), %error, "deleted segment not unlinked");
-                }
-            }
-        }));
+        let delay = Duration::from_millis(delay_ms);
+        drop(rt::spawn(doomed.remove_after(delay)));
         Ok(())
     }
 

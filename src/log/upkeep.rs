@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -22,6 +23,7 @@ use super::log::{Log, LogState, Status};
 use super::names::{self, FileKind};
 use super::open::draw_jitter;
 use super::segment::{Incoming, Segment};
+use super::unlink;
 use super::write_queue::{BLOCK_BYTES, is_no_space};
 use super::writer::trim;
 
@@ -347,14 +349,14 @@ impl Log {
     }
 
     /// Removes the directory of a log that was marked deleted.
-    pub async fn delete_files(&self) -> Result<(), LogError> {
+    pub async fn delete_files(&self, delay: Duration) -> Result<(), LogError> {
         let dir = self.dir();
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
         if names::parse_partition_dir(&name) != Some(names::PartitionDir::Delete) {
             // Gone already, and the name may be another log's by now.
             return Ok(());
         }
-        match rt::fs::remove_dir_all(dir.as_path()).await {
+        match unlink::remove_dir(dir.as_path(), delay).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(self.storage_error("remove", error))
             }

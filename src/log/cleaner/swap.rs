@@ -75,7 +75,7 @@ impl Log {
                     }
                 }
             }
-            self.doom_files(&gone).await?;
+            self.doom_files(&gone, old).await?;
             go_live(&dir, base).await
         };
         outcome.await.map_err(|error| self.lost(error))?;

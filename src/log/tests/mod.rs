@@ -13,6 +13,7 @@ mod manager;
 mod power;
 mod reading;
 mod recovery;
+mod unlinking;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

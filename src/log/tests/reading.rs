@@ -396,7 +396,7 @@ fn deleted_partitions_leave_under_their_doomed_name() {
         // A new incarnation of the partition may be created meanwhile.
         let (again, _) = open(&shard, &dir, LogConfig::default()).await;
         assert_eq!(again.log_end(), Offset(0));
-        log.delete_files().await.unwrap();
+        log.delete_files(std::time::Duration::ZERO).await.unwrap();
         assert!(!log.dir().exists());
     });
 }
