@@ -16,25 +16,20 @@
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory; its size in MiB is
 //! `HIGHWATER_BENCH_COLD_MIB`, the length of a phase in seconds `HIGHWATER_BENCH_SECONDS`.
 //!
-//! Last result (2 virtual cores with a load of 15 beside it, with HIGHWATER_BENCH_REALTIME, ext4,
-//! kernel 6.18; medians of 5 rounds of 2 s; the device itself was shared, so that only orders of
-//! magnitude mean anything with flush.messages=1). Device: 585 MB/s one at a time, 1185 two at a
-//! time.
+//! Last result (2 virtual cores with nothing else on them, ext4, kernel 6.18; medians of 5 rounds of
+//! 2 s). Device: 1250 MB/s one at a time, 1292 two at a time.
 //!
-//! | beside | page cache: p50 / p99 / p99.9 us | p99 ratio | cold MB/s | flushed: p50 / p99 us |
-//! |---|---|---|---|---|
-//! | nobody | 117 / 1047 / 5357 | 1 | | 384 / 5037 |
-//! | 1 consumer | 119 / 238 / 2083 | 0.28 | 421 | 1532 / 17698 |
-//! | 4 consumers | 122 / 286 / 4575 | 0.81 | 951 | 5150 / 24661 |
-//! | 4 on one partition | 117 / 406 / 5394 | 0.27 | 1180 | 1152 / 43262 |
+//! | beside | page cache: p50 / p99 / p99.9 us | p99 ratio | cold MB/s | flushed: p50 / p99 / p99.9 us | p99 ratio | cold MB/s |
+//! |---|---|---|---|---|---|---|
+//! | nobody | 116 / 228 / 1316 | 1 | | 295 / 602 / 4748 | 1 | |
+//! | 1 consumer | 146 / 569 / 2238 | 2.96 | 1483 | 486 / 1584 / 5587 | 2.70 | 1244 |
+//! | 4 consumers | 137 / 238 / 1108 | 0.98 | 2404 | 593 / 2167 / 3739 | 3.66 | 1714 |
+//! | 4 on one partition | 149 / 253 / 3025 | 1.16 | 2111 | 478 / 4095 / 6265 | 6.81 | 1845 |
 //!
-//! With nothing else on the two cores and without HIGHWATER_BENCH_REALTIME (page cache only; device
-//! 1223 MB/s one at a time, 1335 two): nobody 112 / 198 / 2047 us; 1 consumer 138 / 470 / 865, ratio
-//! 2.4, 770 MB/s; 4 consumers 147 / 567 / 1659, 2.6, 1247 MB/s; 4 on one partition 146 / 448 / 2607,
-//! 2.3, 2056 MB/s. The target, a ratio of 1.5, is missed there: three busy threads share two cores.
-//!
-//! The flushed column is from before cold reads gave way to flush rounds (one at a time, 256 KiB a
-//! request); with one at a time and pieces of 256 KiB the median beside four consumers was 1.9 ms.
+//! The target, a ratio of 1.5, is met with acknowledgements from the page cache beside four consumers,
+//! not beside one, and missed with flushed ones: the device is used to its end then, one read of 256
+//! KiB takes it 200 us, and a flush is a write and a flush of the device's cache behind such reads.
+//! More than the device's speed is what four consumers share.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/mod.rs"]

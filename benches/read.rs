@@ -8,14 +8,17 @@
 //! is not counted.
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
 //!
-//! Last result (2 virtual cores with a load of 9 beside it, ext4, kernel 6.18; medians; only the
-//! ratios within a line mean anything), from before the log read ahead; the rows of the disk and
-//! the O_DIRECT floor are still to be measured:
+//! Last result (2 virtual cores with nothing else on them, ext4, kernel 6.18; medians). "In order" is
+//! ahead of the device: what the log has read meanwhile is not waited for.
 //!
-//! | fetch | recent batches | page cache / pread hot |
-//! |---|---|---|
-//! | 64 KiB | 3.7 us | 106 (best 31) / 11 us |
-//! | 1 MiB | 12.7 us | 515 / 294 us |
+//! | fetch | recent batches | page cache / pread hot | disk in order / scattered | pread cold / O_DIRECT |
+//! |---|---|---|---|---|
+//! | 64 KiB | 1.7 us | 8.4 / 2.9 us | 45 / 134 us | 257 / 62 us |
+//! | 1 MiB | 14 us | 737 / 213 us | 685 / 807 us | 1171 / 777 us |
+//!
+//! In order a fetch of 1 MiB takes 88% of a bare O_DIRECT read, scattered 104%. The fetch of 1 MiB from
+//! the page cache is what a first fetch pays, for new memory; the ones that follow are not read at all
+//! (`log::in_place`).
 
 use std::fs::File;
 use std::hint::black_box;

@@ -21,7 +21,7 @@ use crate::types::Offset;
 /// Bytes after which what was written is flushed: whoever waits for a flush of its own waits at the
 /// device for no more than this, and a whole segment of dirty pages at once would make the kernel
 /// stop every writer of the machine.
-const SYNC_BYTES: u64 = 1 << 20;
+const SYNC_BYTES: u64 = 256 << 10;
 
 /// A segment in the making.
 pub struct Output {
