@@ -7,18 +7,20 @@
 //! Appends are 1 KiB batches every 500 us, timed from when they were due (open loop).
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory.
 //!
-//! Last result (2 virtual cores with nothing else on them, ext4, kernel 6.18): a pass over 128 MiB
-//! of which every tenth record stays takes 1.0 GiB/s (the floor, all in the page cache, 6.6), one of
-//! which all stay 0.57 (1.35), with lz4 0.73. Passes without a throttle beside appends:
+//! Last result (2 virtual cores with nothing else on them, ext4 mounted with `discard`, kernel 6.18): a
+//! pass over 128 MiB of which every tenth record stays takes 0.58 GiB/s (the floor, all in the page
+//! cache, 6.6), one of which all stay 0.43 (1.43), with lz4 0.66. Passes without a throttle beside
+//! appends, medians of three turns:
 //!
 //! | appends | alone p50 / p99 us | beside passes | p99 ratio |
 //! |---|---|---|---|
-//! | buffered | 41 / 83 | 37 / 809 | 9.8 |
-//! | buffered, flushed | 143 / 375 | 298 / 18363 | 49 |
+//! | buffered | 39 / 95 | 40 / 215 | 2.1 |
+//! | buffered, flushed | 147 / 398 | 279 / 1598 | 3.8 |
 //!
-//! The target is missed: two cores are shared with the pass's thread and the kernel's, and an append's
-//! flush waits at the device for the 8 MiB that the pass flushes at once. A rate
-//! (`log.cleaner.io.max.bytes.per.second`) spreads passes out; what it is worth was not measured.
+//! The target is just missed, and missed by flushes: they wait at the device for the 256 KiB that the pass
+//! flushes at a time, and for each other's file system transactions. Before the space of replaced
+//! segments was given back in pieces it was 22000 us. A rate (`log.cleaner.io.max.bytes.per.second`)
+//! spreads passes out; what it is worth was not measured.
 
 use std::fs::File;
 use std::future::Future;
