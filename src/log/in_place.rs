@@ -1,7 +1,9 @@
 //! Owns reading a log without reading it: whole batches named as a range of their segment file, for
 //! an answer that is sent from the page cache. On the log's shard. It never names what a truncation
 //! could cut off (the caller says what is settled), never what is not in memory now, and leaves
-//! everything small or out of order to [`Log::read`].
+//! everything small or out of order to [`Log::read`]. Only an unclean election cuts what was
+//! settled: a client that is being sent such a range then finds a torn batch in it, or loses its
+//! connection, and fetches again.
 //!
 //! The range begins at a batch: that of a recent one is known, and a reader that goes through a log
 //! in order by where its last read ended (`read_ahead`). It ends at one because the offset index

@@ -76,10 +76,7 @@ async fn an_echo_comes_back(env: Env) {
     let (mut read, mut write) = client.split();
     for round in 0..200usize {
         let message = Bytes::from(vec![round as u8; 1 + round * 37]);
-        write
-            .write_all(&[message.clone().into()])
-            .await
-            .unwrap();
+        write.write_all(&[message.clone().into()]).await.unwrap();
         assert_eq!(read_exact(&mut read, message.len()).await, message);
     }
     write.shutdown().await.unwrap();
@@ -444,7 +441,10 @@ async fn a_dropped_read_loses_nothing(env: Env) {
     let mut got = BytesMut::with_capacity(100_000);
     let writing = rt::spawn(async move {
         for i in 0..100u8 {
-            write.write_all(&[Bytes::from(vec![i; 10]).into()]).await.unwrap();
+            write
+                .write_all(&[Bytes::from(vec![i; 10]).into()])
+                .await
+                .unwrap();
             rt::sleep(Duration::from_micros(100)).await;
         }
         write.shutdown().await.unwrap();

@@ -177,7 +177,11 @@ async fn carry(voter: Address, outbox: Rc<Outbox>, client: Str) {
         let frame = request_bytes(VOTER_MESSAGE, VERSION, correlation_id, &client, &message);
         let Ok(frame) = frame else { continue };
         let size = Bytes::copy_from_slice(&(frame.len() as u32).to_be_bytes());
-        let sent = rt::timeout(WRITE_TIMEOUT, sending.write.write_all(&[size.into(), frame.into()])).await;
+        let sent = rt::timeout(
+            WRITE_TIMEOUT,
+            sending.write.write_all(&[size.into(), frame.into()]),
+        )
+        .await;
         if matches!(sent, Ok(Ok(()))) {
             backoff = BACKOFF_MIN;
             connection = Some(sending);

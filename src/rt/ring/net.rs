@@ -16,9 +16,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use futures_lite::{AsyncRead, AsyncWrite};
-use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::{Executor, io_error, schedule, sys};
@@ -327,28 +326,34 @@ pub(crate) struct WriteHalf {
     shared: Rc<Shared>,
 }
 
+/// What a part holds in memory: nothing of a range, which is written by itself.
+fn in_memory(part: &Piece) -> &[u8] {
+    match part {
+        Piece::Bytes(bytes) => bytes,
+        Piece::File(_) => &[],
+    }
+}
+
 impl WriteHalf {
     pub(crate) async fn write_all(&mut self, parts: &[Piece]) -> io::Result<()> {
-        let mut run: SmallVec<[Bytes; 16]> = SmallVec::new();
-        for (index, part) in parts.iter().enumerate() {
-            match part {
-                Piece::Bytes(bytes) => {
-                    run.push(bytes.clone());
-                    let next = parts.get(index + 1);
-                    if !matches!(next, Some(Piece::Bytes(_))) {
-                        self.write_bytes(&run, next.is_some()).await?;
-                        run.clear();
-                    }
-                }
-                Piece::File(range) => self.write_range(range).await?,
+        let mut rest = parts;
+        while let Some(first) = rest.first() {
+            if let Piece::File(range) = first {
+                self.write_range(range).await?;
+                rest = &rest[1..];
+                continue;
             }
+            let file = rest.iter().position(|part| matches!(part, Piece::File(_)));
+            let (run, after) = rest.split_at(file.unwrap_or(rest.len()));
+            self.write_bytes(run, !after.is_empty()).await?;
+            rest = after;
         }
         Ok(())
     }
 
-    /// `more`: the message goes on at once, so nothing needs to leave by itself.
-    async fn write_bytes(&self, parts: &[Bytes], more: bool) -> io::Result<()> {
-        let large = parts.iter().map(Bytes::len).sum::<usize>() > STEP_BYTES;
+    /// Parts in memory. `more`: the message goes on at once, so nothing needs to leave by itself.
+    async fn write_bytes(&self, parts: &[Piece], more: bool) -> io::Result<()> {
+        let large = parts.iter().map(Piece::len).sum::<usize>() > STEP_BYTES;
         let mut rest = parts;
         // Bytes of the first part that are already out.
         let mut skip = 0;
@@ -363,7 +368,8 @@ impl WriteHalf {
                 return Ok(());
             };
             let turn = if large { Some(turn().await) } else { None };
-            let mut sent = match sys::send_parts(self.shared.fd, rest, skip, STEP_BYTES, more) {
+            let bytes = rest.iter().map(in_memory);
+            let mut sent = match sys::send_parts(self.shared.fd, bytes, skip, STEP_BYTES, more) {
                 Ok(sent) => {
                     if let Some(turn) = turn {
                         turn.end().await;
@@ -373,7 +379,7 @@ impl WriteHalf {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // Others go on meanwhile.
                     drop(turn);
-                    let piece = &first[skip..];
+                    let piece = &in_memory(first)[skip..];
                     self.write_when_ready(&piece[..piece.len().min(WAIT_PIECE_MAX)])
                         .await?
                 }
@@ -429,7 +435,7 @@ impl WriteHalf {
     async fn write_cold(&self, range: &FileRange, sent: usize) -> io::Result<usize> {
         let bytes = range.read_cold(sent, RANGE_STEP_BYTES).await?;
         let len = bytes.len();
-        self.write_bytes(&[bytes], sent + len < range.len())
+        self.write_bytes(&[bytes.into()], sent + len < range.len())
             .await?;
         Ok(len)
     }

@@ -10,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::rt::Instant;
@@ -153,17 +152,17 @@ fn offset(position: u64) -> io::Result<libc::off_t> {
 
 /// sendmsg(2) with MSG_DONTWAIT of as many parts as one call takes and `most` bytes hold, the first
 /// one from `skip` on; `more` of the message follows. `WouldBlock` if the socket's buffer is full.
-pub(crate) fn send_parts(
+pub(crate) fn send_parts<'a>(
     fd: RawFd,
-    parts: &[Bytes],
+    parts: impl Iterator<Item = &'a [u8]>,
     skip: usize,
     most: usize,
     more: bool,
 ) -> io::Result<usize> {
     let mut iov: SmallVec<[libc::iovec; 32]> = SmallVec::new();
     let mut left = most;
-    for (index, part) in parts.iter().take(IOV_MAX).enumerate() {
-        let part = if index == 0 { &part[skip..] } else { &part[..] };
+    for (index, part) in parts.take(IOV_MAX).enumerate() {
+        let part = if index == 0 { &part[skip..] } else { part };
         let part = &part[..part.len().min(left)];
         left -= part.len();
         if !part.is_empty() {

@@ -542,7 +542,10 @@ fn a_cut_holds_packets_back_until_it_heals() {
         let addr = rt::net::resolve("server", PORT).await.unwrap()[0];
         let (_read, mut write) = Stream::connect(addr).await.unwrap().split();
         for _ in 0..100 {
-            write.write_all(&[Bytes::from(vec![1; 10]).into()]).await.unwrap();
+            write
+                .write_all(&[Bytes::from(vec![1; 10]).into()])
+                .await
+                .unwrap();
             rt::sleep(Duration::from_millis(10)).await;
         }
     });
