@@ -99,6 +99,7 @@ pub struct BrokerConfig {
     pub in_flight_max: usize,
     pub request_memory_bytes: u64,
     pub recent_batch_bytes: u64,
+    pub sendfile_min_bytes: u64,
     pub journal_bytes: u64,
     pub read_ahead_bytes: u64,
     pub journal_logs_min: usize,
@@ -375,6 +376,7 @@ fn build(
         in_flight_max: read.number("highwater.connection.max.in.flight")?,
         request_memory_bytes: read.number("highwater.request.memory.bytes")?,
         recent_batch_bytes: read.number("highwater.recent.batch.bytes")?,
+        sendfile_min_bytes: read.number("highwater.sendfile.min.bytes")?,
         journal_bytes: match read.number("highwater.journal.bytes")? {
             0 => 0,
             bytes => JOURNAL_BYTES_MIN.max(bytes),

@@ -22,8 +22,6 @@ use super::read::{OffsetPosition, ReadOutcome, Want, base_offset_of};
 use super::read_ahead::Source;
 use super::segment::Segment;
 
-/// Shorter ranges are read at once: looking for their end costs as much as copying them.
-const RANGE_BYTES_MIN: u64 = 64 << 10;
 /// Longer ones are cut: asking whether all of a range is in memory takes some microseconds a MiB.
 const RANGE_BYTES_MAX: u64 = 16 << 20;
 
@@ -49,7 +47,12 @@ impl Log {
         max_bytes: u64,
     ) -> Result<Option<ReadOutcome>, LogError> {
         let found = self
-            .range_of(from, upper.min(settled), max_bytes, RANGE_BYTES_MIN)
+            .range_of(
+                from,
+                upper.min(settled),
+                max_bytes,
+                self.shard.range_bytes_min,
+            )
             .await?;
         Ok(found.map(|outcome| self.and_recent(outcome, upper, max_bytes)))
     }

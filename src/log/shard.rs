@@ -32,6 +32,9 @@ pub struct ShardLimits {
     /// Recent batches kept in memory. 64 MiB hold more than half a second of 100 MB/s, longer
     /// than a follower or a tailing consumer stays away.
     pub recent_batch_bytes: u64,
+    /// A read of less is not answered as a range of its file: looking for the range's end costs as
+    /// much as copying it.
+    pub range_bytes_min: u64,
     /// Indexes of sealed segments kept in memory. 64 MiB hold those of some 13 GiB of log.
     pub sealed_index_bytes: u64,
     /// Size of the journal in each log directory. 64 MiB take some 600 rounds of a hundred small
@@ -51,6 +54,7 @@ impl Default for ShardLimits {
     fn default() -> ShardLimits {
         ShardLimits {
             recent_batch_bytes: 64 << 20,
+            range_bytes_min: 64 << 10,
             sealed_index_bytes: 64 << 20,
             journal_bytes: 0,
             read_ahead_bytes: 64 << 20,
@@ -64,6 +68,7 @@ impl Default for ShardLimits {
 /// What the logs of one shard share.
 pub struct LogShard {
     pub(super) recent: RecentBatches,
+    pub(super) range_bytes_min: u64,
     pub(super) ahead: Rc<ReadAhead>,
     pub(super) index_budget: IndexBudget,
     pub(super) flusher: Rc<Flusher>,
@@ -85,6 +90,7 @@ impl LogShard {
         let flusher = Flusher::new(journals.clone(), limits.flushes);
         Rc::new(LogShard {
             recent: RecentBatches::new(limits.recent_batch_bytes),
+            range_bytes_min: limits.range_bytes_min,
             ahead: ReadAhead::new(limits.read_ahead_bytes, limits.cold_reads, flusher.clone()),
             index_budget: IndexBudget::new(limits.sealed_index_bytes),
             flusher,

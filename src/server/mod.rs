@@ -275,6 +275,7 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Se
     };
     let limits = ShardLimits {
         recent_batch_bytes: config.recent_batch_bytes,
+        range_bytes_min: config.sendfile_min_bytes,
         journal_bytes: config.journal_bytes,
         read_ahead_bytes: config.read_ahead_bytes,
         writes: WriteLimits {

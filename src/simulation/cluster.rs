@@ -183,6 +183,7 @@ fn config(setup: &Setup, at: usize) -> BrokerConfig {
         format!("highwater.shards={}", setup.shards),
         format!("highwater.journal.bytes={}", 4 << 20),
         format!("highwater.recent.batch.bytes={}", 256 << 10),
+        "highwater.sendfile.min.bytes=200".to_owned(),
         format!("highwater.read.ahead.bytes={}", 1 << 20),
         "offsets.topic.num.partitions=3".to_owned(),
         format!("offsets.topic.replication.factor={}", setup.brokers.min(3)),

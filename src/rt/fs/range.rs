@@ -72,8 +72,8 @@ impl FileRange {
         }
     }
 
-    /// Replaces what `into` holds by as many bytes from `skip` on as it has room for, if they are in
-    /// memory; false if not.
+    /// On a real disk, replaces what `into` holds by as many bytes from `skip` on as it
+    /// has room for, if they are in memory; false if not.
     ///
     /// # Errors
     /// `UnexpectedEof` where the file ends before the range does, otherwise the kernel's.
@@ -87,10 +87,7 @@ impl FileRange {
                     return Ok(false);
                 }
             }
-            RangeFile::Sim(file) => match current() {
-                Current::Sim(executor) => into.extend_from_slice(&file.read(&executor, at, len)?),
-                Current::Ring(_) => return Err(io::ErrorKind::Unsupported.into()),
-            },
+            RangeFile::Sim(_) => return Err(io::ErrorKind::Unsupported.into()),
         }
         if into.len() < len {
             return Err(io::ErrorKind::UnexpectedEof.into());
