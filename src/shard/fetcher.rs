@@ -3,7 +3,7 @@
 //! answer means is decided by [`crate::replica::follower`].
 //!
 //! A fetch leaves once this replica counts all that the fetch before it brought: its position is a
-//! promise (DESIGN.md, section 4). One answer is under way at a time, so what a fetcher holds in
+//! promise that all below is kept here. One answer is under way at a time, so what a fetcher holds in
 //! memory is one answer: `replica.fetch.response.max.bytes` or one batch.
 
 use super::Shard;

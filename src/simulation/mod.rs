@@ -12,7 +12,7 @@
 //! * [`replicas`] what lies on the disks in the end;
 //! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
 //!
-//! What must hold (DESIGN.md, section 9), and where it is checked:
+//! What must hold, and where it is checked:
 //!
 //! | invariant | when | where |
 //! |---|---|---|
