@@ -258,12 +258,12 @@ impl Plan {
         min_bytes: u64,
         deadline: Instant,
     ) -> Vec<Read> {
+        let mut reads = self.read(&context.shard).await;
+        if let Reader::Follower { first, .. } = &mut self.reader {
+            *first = false;
+        }
         let mut before = None;
         loop {
-            let reads = self.read(&context.shard).await;
-            if let Reader::Follower { first, .. } = &mut self.reader {
-                *first = false;
-            }
             let bytes: u64 = reads.iter().map(|read| read.records.len() as u64).sum();
             let now = rt::now();
             let answer_now = bytes >= min_bytes
@@ -278,8 +278,18 @@ impl Plan {
             }
             context.parked();
             let left = deadline.since(now);
-            self.wait(&context.shard, &reads, min_bytes - bytes, left)
-                .await;
+            let missing = min_bytes - bytes;
+            match self.wait(&context.shard, &reads, missing, left).await {
+                // The others had less than enough a moment ago, and are not asked again.
+                Some(fresh) => {
+                    for read in fresh {
+                        let slot = read.slot;
+                        reads[slot] = read;
+                    }
+                    self.trim(&mut reads);
+                }
+                None => reads = self.read(&context.shard).await,
+            }
             // One owner wakes only when all that was missing is there.
             before = Some(if self.by_owner.len() == 1 {
                 u64::MAX
@@ -297,6 +307,7 @@ impl Plan {
         }
     }
 
+    /// One read for each partition, by its slot.
     async fn read(&self, shard: &Rc<Shard>) -> Vec<Read> {
         let request = self.request();
         let mut reads: Vec<Read> = self
@@ -314,6 +325,7 @@ impl Plan {
             reads.extend(rt::join_all(calls).await.into_iter().flatten());
         }
         reads.sort_by_key(|read| read.slot);
+        debug_assert!(reads.iter().map(|read| read.slot).eq(0..self.slots));
         self.trim(&mut reads);
         reads
     }
@@ -334,44 +346,54 @@ impl Plan {
         }
     }
 
-    /// Waits until any owner sees enough, or the time is up.
-    async fn wait(&self, shard: &Rc<Shard>, reads: &[Read], missing: u64, timeout: Duration) {
+    /// Waits until any owner sees enough, and gives what it reads then; `None` if the time is up.
+    async fn wait(
+        &self,
+        shard: &Rc<Shard>,
+        reads: &[Read],
+        missing: u64,
+        timeout: Duration,
+    ) -> Option<Vec<Read>> {
         let token = shard.next_watch();
         // Each owner counts its own partitions only: what they gave already, and what is missing.
-        let watches = self.by_owner.iter().map(|(owner, parts)| {
-            let have: u64 = reads
-                .iter()
-                .filter(|read| parts.iter().any(|part| part.slot == read.slot))
-                .map(|read| read.records.len() as u64)
-                .sum();
+        let later = self.by_owner.iter().map(|(owner, parts)| {
+            let have = parts.iter().map(|part| reads[part.slot].records.len());
+            let have = have.sum::<usize>() as u64;
             let need = if self.by_owner.len() == 1 {
                 have + missing
             } else {
                 have + 1
             };
-            Box::pin(shard.watch_on(*owner, token, self.request(), parts.clone(), need, timeout))
+            let request = self.request();
+            Box::pin(shard.read_later_on(*owner, token, request, parts.clone(), need, timeout))
         });
-        let watches: Vec<_> = watches.collect();
-        if watches.len() == 1 {
-            rt::join_all(watches).await;
-            return;
+        let mut later: Vec<_> = later.collect();
+        if later.len() == 1 {
+            return match later.pop() {
+                Some(only) => Some(only.await),
+                None => None,
+            };
         }
-        rt::select2(any_of(watches), rt::sleep(timeout)).await;
+        let fresh = match rt::select2(any_of(later), rt::sleep(timeout)).await {
+            rt::Either2::First(fresh) => Some(fresh),
+            rt::Either2::Second(()) => None,
+        };
         for owner in self.by_owner.keys() {
             shard.unwatch_on(*owner, token).await;
         }
+        fresh
     }
 }
 
-/// Done when the first of them is; the others are dropped.
-async fn any_of<F: Future<Output = ()> + Unpin>(mut watches: Vec<F>) {
+/// What the first of them gives; the others are dropped.
+async fn any_of<F: Future + Unpin>(mut futures: Vec<F>) -> F::Output {
     std::future::poll_fn(|context| {
-        let done = watches
+        let mut polls = futures
             .iter_mut()
-            .any(|watch| Pin::new(watch).poll(context).is_ready());
-        if done { Poll::Ready(()) } else { Poll::Pending }
+            .map(|future| Pin::new(future).poll(context));
+        polls.find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
-    .await;
+    .await
 }
 
 fn respond(

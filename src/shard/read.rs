@@ -98,6 +98,17 @@ impl Read {
     }
 }
 
+fn slots_of(parts: &[ReadPart]) -> Vec<usize> {
+    parts.iter().map(|part| part.slot).collect()
+}
+
+/// What there is to say of partitions whose shard has shut down.
+fn lost(slots: Vec<usize>) -> Vec<Read> {
+    let error = ErrorCode::NOT_LEADER_OR_FOLLOWER;
+    let reads = slots.into_iter().map(|slot| Read::error(slot, error));
+    reads.collect()
+}
+
 /// Names one waiting fetch over all shards: the connection's shard and its count there.
 pub type WatchToken = (Place, u64);
 
@@ -111,19 +122,14 @@ impl Shard {
         if owner == self.place() {
             return self.clone().read(request, parts).await;
         }
-        let slots: Vec<usize> = parts.iter().map(|part| part.slot).collect();
+        let slots = slots_of(&parts);
         let answered = self
             .mesh()
             .call_shard(owner, move |shard: Rc<Shard>| -> LocalFuture<Vec<Read>> {
                 Box::pin(shard.read(request, parts))
             })
             .await;
-        answered.unwrap_or_else(|Gone| {
-            slots
-                .into_iter()
-                .map(|slot| Read::error(slot, ErrorCode::NOT_LEADER_OR_FOLLOWER))
-                .collect()
-        })
+        answered.unwrap_or_else(|Gone| lost(slots))
     }
 
     async fn read(self: Rc<Self>, request: ReadRequest, parts: Vec<ReadPart>) -> Vec<Read> {
@@ -146,9 +152,9 @@ impl Shard {
         answers
     }
 
-    /// Waits until `need` bytes are readable over `parts`, one of them has only an error to give,
-    /// or `timeout` passes.
-    pub async fn watch_on(
+    /// Reads once `need` bytes are readable over `parts`, one of them has only an error to give, or
+    /// `timeout` has passed.
+    pub async fn read_later_on(
         self: &Rc<Self>,
         owner: Place,
         token: WatchToken,
@@ -156,41 +162,61 @@ impl Shard {
         parts: Vec<ReadPart>,
         need: u64,
         timeout: Duration,
-    ) {
+    ) -> Vec<Read> {
         if owner == self.place() {
             return self
                 .clone()
-                .watch(token, request, parts, need, timeout)
+                .read_later(token, request, parts, need, timeout)
                 .await;
         }
-        // A shard that has shut down has nothing more to tell.
-        let _ = self
+        let slots = slots_of(&parts);
+        let answered = self
             .mesh()
-            .call_shard(owner, move |shard: Rc<Shard>| -> LocalFuture<()> {
-                Box::pin(shard.watch(token, request, parts, need, timeout))
+            .call_shard(owner, move |shard: Rc<Shard>| -> LocalFuture<Vec<Read>> {
+                Box::pin(shard.read_later(token, request, parts, need, timeout))
             })
             .await;
+        answered.unwrap_or_else(|Gone| lost(slots))
     }
 
-    async fn watch(
+    async fn read_later(
         self: Rc<Self>,
         token: WatchToken,
         request: ReadRequest,
         parts: Vec<ReadPart>,
         need: u64,
         timeout: Duration,
-    ) {
-        let (done, told) = oneshot::channel();
+    ) -> Vec<Read> {
+        if let Some(mut operation) = self.delayed_fetch(&request, &parts, need)
+            && !operation.is_satisfied()
+        {
+            let (done, told) = oneshot::channel();
+            let operation = DelayedFetch {
+                done: Some(done),
+                ..operation
+            };
+            self.park_fetch(token, operation, timeout);
+            // Dropped without a word only at shutdown.
+            let _ = told.await;
+        }
+        self.read(request, parts).await
+    }
+
+    /// What a fetch waits for; `None` if a partition has gone, so that there is nothing to wait for.
+    fn delayed_fetch(
+        &self,
+        request: &ReadRequest,
+        parts: &[ReadPart],
+        need: u64,
+    ) -> Option<DelayedFetch> {
         let mut operation = DelayedFetch {
             isolation: request.isolation,
             parts: Vec::with_capacity(parts.len()),
             need,
-            done: Some(done),
+            done: None,
         };
         for part in parts {
-            let Some(partition) = self.partition(part.partition) else {
-                return;
-            };
+            let partition = self.partition(part.partition)?;
             if self.must_wait(&partition, &request.reader) {
                 continue;
             }
@@ -201,12 +227,7 @@ impl Shard {
                 max_bytes: part.max_bytes.max(0) as u64,
             });
         }
-        if operation.is_satisfied() {
-            return;
-        }
-        self.park_fetch(token, operation, timeout);
-        // Dropped without a word only at shutdown.
-        let _ = told.await;
+        Some(operation)
     }
 
     /// Ends a watch that is not needed any more.
