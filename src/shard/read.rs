@@ -153,7 +153,7 @@ impl Shard {
     }
 
     /// Reads once `need` bytes are readable over `parts`, one of them has only an error to give, or
-    /// `timeout` has passed.
+    /// `timeout` has passed. Nothing after [`Shard::unwatch_on`].
     pub async fn read_later_on(
         self: &Rc<Self>,
         owner: Place,
@@ -196,8 +196,10 @@ impl Shard {
                 ..operation
             };
             self.park_fetch(token, operation, timeout);
-            // Dropped without a word only at shutdown.
-            let _ = told.await;
+            if told.await.is_err() {
+                // Not wanted any more, or the shard stops.
+                return Vec::new();
+            }
         }
         self.read(request, parts).await
     }
