@@ -485,9 +485,11 @@ impl Log {
             .chain(live)
             .filter(|segment| !segment.is_synced())
             .filter_map(|segment| {
-                // A file that still has reserved space behind its data is synced again once that
-                // is cut: else the space comes back after a power loss, as a tail of zeros.
+                // A file that still has reserved space behind its data, or is just being given some,
+                // is synced again once that is cut: else the space comes back after a power loss,
+                // as a tail of zeros.
                 let whole = segment.is_sealed()
+                    && !segment.is_preallocating()
                     && segment.written() == segment.size()
                     && segment.file_len() == segment.size();
                 Some((segment.clone(), segment.handles()?.writer, whole))

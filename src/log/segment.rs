@@ -330,6 +330,11 @@ impl Segment {
         idle
     }
 
+    /// The file may get longer at any moment, also a sealed segment's: the extension began before.
+    pub fn is_preallocating(&self) -> bool {
+        self.preallocation.get() == Preallocation::Running
+    }
+
     pub fn end_preallocation(&self) {
         if self.preallocation.get() == Preallocation::Running {
             self.preallocation.set(Preallocation::Idle);

@@ -296,6 +296,14 @@ fn kills_and_power_losses_cost_nothing_that_was_counted() {
     assert!(appended > 0);
 }
 
+/// At this seed a segment rolled while its file was being extended, and counted as whole on the disk:
+/// the cut of that space was not, and the space came back after a power loss, below the recovery
+/// point.
+#[test]
+fn space_given_to_a_segment_that_has_rolled_does_not_come_back_as_zeros() {
+    lives(1209, false);
+}
+
 #[test]
 fn faults_in_write_and_flush_are_never_hidden_and_a_full_disk_loses_nothing() {
     let [appended, ..] = run(true);
