@@ -369,10 +369,7 @@ impl Plan {
         });
         let mut later: Vec<_> = later.collect();
         if later.len() == 1 {
-            return match later.pop() {
-                Some(only) => Some(only.await),
-                None => None,
-            };
+            return Some(later.remove(0).await);
         }
         let fresh = match rt::select2(any_of(later), rt::sleep(timeout)).await {
             rt::Either2::First(fresh) => Some(fresh),

@@ -60,6 +60,21 @@ fn limits(recent_batch_bytes: u64) -> ShardLimits {
     }
 }
 
+async fn filled(
+    shard: &Rc<LogShard>,
+    dir: &Path,
+    batches: usize,
+    records: usize,
+    value_bytes: usize,
+) -> Rc<Log> {
+    let (log, _) = open(shard, dir, LogConfig::default()).await;
+    for _ in 0..batches {
+        append(&log, records, value_bytes);
+    }
+    log.wait_counted(log.log_end()).await.unwrap();
+    log
+}
+
 #[test]
 fn what_is_named_in_place_is_what_a_read_returns() {
     on_shard(|dir| async move {
@@ -88,11 +103,7 @@ fn what_is_named_in_place_is_what_a_read_returns() {
 fn nothing_that_may_still_be_cut_off_is_named() {
     on_shard(|dir| async move {
         let shard = LogShard::new(limits(0));
-        let (log, _) = open(&shard, &dir, LogConfig::default()).await;
-        for _ in 0..300 {
-            append(&log, 2, 2_000);
-        }
-        log.wait_counted(log.log_end()).await.unwrap();
+        let log = filled(&shard, &dir, 300, 2, 2_000).await;
         for settled in [0, 60, 150, 299, 300, 598] {
             let (found, in_place) = walk(&log, Offset(settled), log.log_end(), 1 << 20).await;
             // A batch of two that begins below and ends above is not there either.
@@ -108,11 +119,7 @@ fn nothing_that_may_still_be_cut_off_is_named() {
 fn a_range_is_answered_along_with_the_recent_batches_behind_it() {
     on_shard(|dir| async move {
         let shard = LogShard::new(limits(300_000));
-        let (log, _) = open(&shard, &dir, LogConfig::default()).await;
-        for _ in 0..200 {
-            append(&log, 1, 4_000);
-        }
-        log.wait_counted(log.log_end()).await.unwrap();
+        let log = filled(&shard, &dir, 200, 1, 4_000).await;
         let end = log.log_end();
         for from in [0, 130, 140] {
             // Where no read has ended and nothing is recent, it is read once.
