@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use super::lives::{Faults, LIVES, Lives};
+use super::lives::{Faults, LIVES, Lives, Sent};
 use super::*;
 use crate::log::journal::Journals;
 use crate::rt::sim::World;
@@ -14,13 +14,6 @@ const LOG_DIR: &str = "/data";
 const LOGS: usize = 6;
 /// So small that frames go round it many times.
 const JOURNAL_BYTES: u64 = 256 << 10;
-
-#[derive(Clone)]
-struct Sent {
-    base: i64,
-    last: i64,
-    body: Bytes,
-}
 
 /// What the test knows of one log, over all its lives.
 struct Book {
@@ -169,21 +162,13 @@ impl Book {
         let bytes = batch_of(&vec![NOW_MS; count], size);
         let base = log.log_end().0;
         let Ok(appended) = log.append_as_leader(bytes.clone(), as_leader()) else {
-            *self.refused.borrow_mut() = Some(Sent {
-                base,
-                last: base + count as i64 - 1,
-                body: bytes.slice(61..),
-            });
+            *self.refused.borrow_mut() = Some(Sent::of(base, count, &bytes));
             return None;
         };
         self.refused.take();
         let mut sent = self.sent.borrow_mut();
         sent.retain(|batch| batch.last < appended.first_offset.0);
-        sent.push(Sent {
-            base: appended.first_offset.0,
-            last: appended.last_offset.0,
-            body: bytes.slice(61..),
-        });
+        sent.push(Sent::of(appended.first_offset.0, count, &bytes));
         self.did("append", log);
         self.note(log);
         Some(appended.last_offset.next())
@@ -207,12 +192,6 @@ async fn found_in(log: &Log, from: Offset) -> Option<Vec<(i64, i64)>> {
         next = outcome.upper_bound;
     }
     Some(found)
-}
-
-impl std::fmt::Debug for Sent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}..={}", self.base, self.last)
-    }
 }
 
 impl Shelf {

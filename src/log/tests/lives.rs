@@ -6,6 +6,8 @@ use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::rt::sim::{Fault, NodeHandle, World};
 
 /// Lives before the one that is let alone.
@@ -101,4 +103,29 @@ where
             }
         }
     });
+}
+
+/// A batch that was handed to a log.
+#[derive(Clone)]
+pub(super) struct Sent {
+    pub base: i64,
+    pub last: i64,
+    /// Its records, behind the header.
+    pub body: Bytes,
+}
+
+impl Sent {
+    pub(super) fn of(base: i64, records: usize, batch: &Bytes) -> Sent {
+        Sent {
+            base,
+            last: base + records as i64 - 1,
+            body: batch.slice(61..),
+        }
+    }
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}..={}", self.base, self.last)
+    }
 }

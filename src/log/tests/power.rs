@@ -4,17 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use super::lives::{Faults, LIVES, Lives};
+use super::lives::{Faults, LIVES, Lives, Sent};
 use super::*;
 use crate::rt::sim::World;
 
 const LOG_DIR: &str = "/data";
-
-struct Sent {
-    base: i64,
-    last: i64,
-    body: Bytes,
-}
 
 /// What the test knows of the log, over all its lives.
 struct Known {
@@ -134,21 +128,13 @@ impl Known {
         }
         let base = log.log_end().0;
         let Ok(appended) = log.append_as_leader(bytes.clone(), as_leader()) else {
-            *self.refused.borrow_mut() = log.is_offline().then(|| Sent {
-                base,
-                last: base + count as i64 - 1,
-                body: bytes.slice(61..),
-            });
+            *self.refused.borrow_mut() = log.is_offline().then(|| Sent::of(base, count, &bytes));
             return None;
         };
         let mut sent = self.sent.borrow_mut();
         // What a full disk refused is not in the log any more.
         sent.retain(|batch| batch.last < appended.first_offset.0);
-        sent.push(Sent {
-            base: appended.first_offset.0,
-            last: appended.last_offset.0,
-            body: bytes.slice(61..),
-        });
+        sent.push(Sent::of(appended.first_offset.0, count, &bytes));
         self.appended.set(self.appended.get() + 1);
         self.note(log);
         Some(appended.last_offset.next())
