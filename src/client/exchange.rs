@@ -21,6 +21,8 @@ macro_rules! exchanges {
 }
 
 exchanges! {
+    add_offsets_to_txn_request AddOffsetsToTxnRequest => add_offsets_to_txn_response AddOffsetsToTxnResponse,
+    add_partitions_to_txn_request AddPartitionsToTxnRequest => add_partitions_to_txn_response AddPartitionsToTxnResponse,
     allocate_producer_ids_request AllocateProducerIdsRequest => allocate_producer_ids_response AllocateProducerIdsResponse,
     alter_client_quotas_request AlterClientQuotasRequest => alter_client_quotas_response AlterClientQuotasResponse,
     alter_configs_request AlterConfigsRequest => alter_configs_response AlterConfigsResponse,
@@ -45,7 +47,9 @@ exchanges! {
     describe_producers_request DescribeProducersRequest => describe_producers_response DescribeProducersResponse,
     describe_quorum_request DescribeQuorumRequest => describe_quorum_response DescribeQuorumResponse,
     describe_topic_partitions_request DescribeTopicPartitionsRequest => describe_topic_partitions_response DescribeTopicPartitionsResponse,
+    describe_transactions_request DescribeTransactionsRequest => describe_transactions_response DescribeTransactionsResponse,
     elect_leaders_request ElectLeadersRequest => elect_leaders_response ElectLeadersResponse,
+    end_txn_request EndTxnRequest => end_txn_response EndTxnResponse,
     envelope_request EnvelopeRequest => envelope_response EnvelopeResponse,
     fetch_request FetchRequest => fetch_response FetchResponse,
     fetch_snapshot_request FetchSnapshotRequest => fetch_snapshot_response FetchSnapshotResponse,
@@ -58,6 +62,7 @@ exchanges! {
     list_groups_request ListGroupsRequest => list_groups_response ListGroupsResponse,
     list_offsets_request ListOffsetsRequest => list_offsets_response ListOffsetsResponse,
     list_partition_reassignments_request ListPartitionReassignmentsRequest => list_partition_reassignments_response ListPartitionReassignmentsResponse,
+    list_transactions_request ListTransactionsRequest => list_transactions_response ListTransactionsResponse,
     metadata_request MetadataRequest => metadata_response MetadataResponse,
     offset_commit_request OffsetCommitRequest => offset_commit_response OffsetCommitResponse,
     offset_delete_request OffsetDeleteRequest => offset_delete_response OffsetDeleteResponse,
@@ -65,7 +70,9 @@ exchanges! {
     offset_for_leader_epoch_request OffsetForLeaderEpochRequest => offset_for_leader_epoch_response OffsetForLeaderEpochResponse,
     produce_request ProduceRequest => produce_response ProduceResponse,
     sync_group_request SyncGroupRequest => sync_group_response SyncGroupResponse,
+    txn_offset_commit_request TxnOffsetCommitRequest => txn_offset_commit_response TxnOffsetCommitResponse,
     unregister_broker_request UnregisterBrokerRequest => unregister_broker_response UnregisterBrokerResponse,
     unregister_controller_request UnregisterControllerRequest => unregister_controller_response UnregisterControllerResponse,
     update_features_request UpdateFeaturesRequest => update_features_response UpdateFeaturesResponse,
+    write_txn_markers_request WriteTxnMarkersRequest => write_txn_markers_response WriteTxnMarkersResponse,
 }

@@ -174,17 +174,9 @@ impl Shard {
     }
 
     async fn connect(&self, fetcher: &Fetcher) -> Result<Link, ClientError> {
-        let image = self.image();
-        let listener = &self.node.config.inter_broker_listener;
-        let endpoint = image
-            .broker(fetcher.leader)
-            .and_then(|broker| broker.endpoint(listener));
-        let Some((host, port)) = endpoint else {
-            let what = format!("broker {} has no listener {listener}", fetcher.leader.0);
-            return Err(ClientError::NoBroker(what));
-        };
+        let (host, port) = self.address_of(fetcher.leader)?;
         let client_id = format!("broker-{}-fetcher-{}", self.node.node.0, self.place());
-        let connection = Connection::open(host, port, &client_id, CONNECT_TIMEOUT).await?;
+        let connection = Connection::open(&host, port, &client_id, CONNECT_TIMEOUT).await?;
         let versions = connection.versions();
         let version = versions.choose::<FetchRequest>(FETCH_VERSION_MIN, i16::MAX)?;
         Ok(Link {

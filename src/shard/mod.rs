@@ -12,6 +12,8 @@
 //! * `fetcher` the followers' fetchers, `cut` their cuts, `throttles` how fast both sides copy;
 //! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
+//! * [`transactions`] the transaction coordinators of the transaction state partitions it owns;
+//! * [`peers`] its connections to the other brokers;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`quotas`] what clients have produced and consumed, against their quotas;
 //! * [`upkeep`] its timer, gauges and checkpoint facts;
@@ -34,11 +36,13 @@ mod in_sync;
 mod lifeline;
 pub mod mesh;
 mod moves;
+pub mod peers;
 pub mod producer_ids;
 pub mod quotas;
 pub mod read;
 mod roles;
 mod throttles;
+pub mod transactions;
 pub mod upkeep;
 pub mod waiting;
 

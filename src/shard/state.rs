@@ -9,6 +9,7 @@ use super::groups::Groups;
 use super::in_sync::InSyncChanges;
 use super::mesh::{Mesh, Place};
 use super::moves::Moves;
+use super::peers::Peers;
 use super::producer_ids::ProducerIds;
 use super::quotas::Quotas;
 use super::throttles::Throttles;
@@ -62,6 +63,7 @@ pub struct Shard {
     pub groups: Groups,
     pub logs: Rc<LogManager>,
     pub(super) producer_ids: ProducerIds,
+    pub(super) peers: Peers,
     pub(super) dirs: Arc<Directories>,
     pub(super) unserved: Unserved,
     pub(super) in_sync: InSyncChanges,
@@ -111,6 +113,7 @@ impl Shard {
             groups,
             logs,
             producer_ids: ProducerIds::default(),
+            peers: Peers::default(),
             dirs,
             unserved: Unserved::default(),
             in_sync: InSyncChanges::default(),

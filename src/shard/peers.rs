@@ -1,0 +1,87 @@
+//! A shard's connections to the other brokers of the cluster, for the requests that coordinators
+//! and leaders send each other: one connection a broker, opened when it is first needed and again
+//! after it broke. Runs on the shard. Never tries a request a second time: only who asks knows
+//! whether it may be repeated.
+
+use super::Shard;
+use crate::client::{ClientError, Connection, Exchange};
+use crate::rt::sync::Semaphore;
+use crate::types::NodeId;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The connections of a shard, at most one for each broker that the metadata has had.
+#[derive(Default)]
+pub struct Peers {
+    by_node: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+}
+
+struct Peer {
+    connection: RefCell<Option<Connection>>,
+    /// One attempt to connect at a time.
+    turn: Semaphore,
+}
+
+impl Shard {
+    /// Asks another broker, in the highest version from `oldest` on that both speak.
+    ///
+    /// # Errors
+    /// No way to the broker, or no answer within `limit`: whether it acted on the request is not
+    /// known.
+    pub async fn ask_broker<R: Exchange>(
+        &self,
+        node: NodeId,
+        request: &R,
+        oldest: i16,
+        limit: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let connection = self.connection_to(node).await?;
+        let version = connection.versions().choose::<R>(oldest, i16::MAX)?;
+        connection.start(request, version)?.answer::<R>(limit).await
+    }
+
+    async fn connection_to(&self, node: NodeId) -> Result<Connection, ClientError> {
+        let peer = {
+            let mut by_node = self.peers.by_node.borrow_mut();
+            let peer = by_node.entry(node).or_insert_with(|| {
+                Rc::new(Peer {
+                    connection: RefCell::new(None),
+                    turn: Semaphore::new(1),
+                })
+            });
+            peer.clone()
+        };
+        let _turn = peer.turn.acquire(1).await;
+        let (host, port) = self.address_of(node)?;
+        let open = peer.connection.borrow().clone();
+        // A broker that came back elsewhere is not asked where it was.
+        if let Some(open) = open.filter(|open| open.is_open())
+            && open.peer() == format!("{host}:{port}")
+        {
+            return Ok(open);
+        }
+        let client_id = format!("broker-{}-shard-{}", self.node.node.0, self.place());
+        let connection = Connection::open(&host, port, &client_id, CONNECT_TIMEOUT).await?;
+        peer.connection.replace(Some(connection.clone()));
+        Ok(connection)
+    }
+
+    /// Where the metadata says that a broker is to be found by other brokers.
+    pub(super) fn address_of(&self, node: NodeId) -> Result<(String, u16), ClientError> {
+        let image = self.image();
+        let listener = &self.node.config.inter_broker_listener;
+        let endpoint = image
+            .broker(node)
+            .and_then(|broker| broker.endpoint(listener));
+        endpoint
+            .map(|(host, port)| (host.to_owned(), port))
+            .ok_or_else(|| {
+                ClientError::NoBroker(format!("broker {} has no listener {listener}", node.0))
+            })
+    }
+}
