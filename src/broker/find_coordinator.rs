@@ -1,9 +1,9 @@
-//! FindCoordinator (key 10, v0-6): which broker coordinates a group. The offsets topic is made at
-//! the first question. Runs on the connection's shard.
+//! FindCoordinator (key 10, v0-6): which broker coordinates a group or a transactional id. The
+//! topic that keeps them is made at the first question. Runs on the connection's shard.
 
 use super::request::Context;
-use super::{groups, topics};
-use crate::cluster::OFFSETS_TOPIC;
+use super::topics;
+use crate::cluster::{OFFSETS_TOPIC, TRANSACTIONS_TOPIC};
 use crate::wire::messages::find_coordinator_request::FindCoordinatorRequest;
 use crate::wire::messages::find_coordinator_response::{Coordinator, FindCoordinatorResponse};
 use crate::wire::{ErrorCode, Str};
@@ -44,21 +44,21 @@ pub async fn handle(
 }
 
 async fn find(context: &Rc<Context>, kind: i8, key: Str) -> Coordinator {
-    match kind {
-        GROUP => {}
-        // No transaction coordinator and no share coordinator runs here.
-        TRANSACTION => return refused(key, ErrorCode::COORDINATOR_NOT_AVAILABLE),
+    let topic = match kind {
+        GROUP => OFFSETS_TOPIC,
+        TRANSACTION => TRANSACTIONS_TOPIC,
+        // No share coordinator runs here.
         SHARE if context.version >= SHARE_VERSION => {
             return refused(key, ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         _ => return refused(key, ErrorCode::INVALID_REQUEST),
-    }
-    if groups::partition_of(&context.shard, &key).is_err() {
+    };
+    if context.shard.coordinator_partition(topic, &key).is_err() {
         context.parked();
         // Another request may be making it; either way it is there afterwards or not available.
-        topics::create_internal(context, OFFSETS_TOPIC).await;
+        topics::create_internal(context, topic).await;
     }
-    let Ok(partition) = groups::partition_of(&context.shard, &key) else {
+    let Ok(partition) = context.shard.coordinator_partition(topic, &key) else {
         return refused(key, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     };
     let image = context.shard.image();

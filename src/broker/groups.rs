@@ -6,7 +6,7 @@ use super::request::Context;
 use crate::cluster::{Image, OFFSETS_TOPIC};
 use crate::coordinator::{
     Call, Effects, GroupCoordinatorShard, ReplyToken, Response, TopicLookup, assemble_offset_fetch,
-    groups_of_offset_fetch, partition_for, refusal,
+    groups_of_offset_fetch, refusal,
 };
 use crate::observe::hop::{self, Hop, What};
 use crate::shard::Shard;
@@ -66,17 +66,9 @@ fn caller(context: &Context) -> Caller {
     }
 }
 
-/// The offsets partition of a group; before the offsets topic exists no coordinator is available.
+/// The offsets partition of a group.
 pub(super) fn partition_of(shard: &Shard, group: &str) -> Result<PartitionId, ErrorCode> {
-    let image = shard.image();
-    let topic = image
-        .topic_by_name(OFFSETS_TOPIC)
-        .ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
-    let index = partition_for(group, topic.partition_count());
-    Ok(PartitionId {
-        topic: topic.id,
-        index,
-    })
+    shard.coordinator_partition(OFFSETS_TOPIC, group)
 }
 
 /// Runs a command on the coordinator of `group` and waits for its answer.

@@ -1,7 +1,10 @@
-//! Producer ids: InitProducerId (key 22, v0-5) for idempotent producers, DescribeProducers (key
-//! 61). Ids come in blocks from the controller, one block a shard at a time.
+//! Producer ids: InitProducerId (key 22, v0-5), DescribeProducers (key 61). Ids come in blocks from
+//! the controller, one block a shard at a time; those of transactional producers from their
+//! coordinator.
 
 use super::request::Context;
+use super::transactions;
+use crate::coordinator::Producer;
 use crate::types::PartitionId;
 use crate::wire::messages::describe_producers_request::DescribeProducersRequest;
 use crate::wire::messages::describe_producers_response::{
@@ -13,25 +16,26 @@ use crate::wire::{ErrorCode, Str};
 use std::rc::Rc;
 
 pub async fn init(context: Rc<Context>, request: InitProducerIdRequest) -> InitProducerIdResponse {
-    let refused = |error: ErrorCode| InitProducerIdResponse {
-        error_code: error.0,
-        producer_id: -1,
-        producer_epoch: -1,
-        ..Default::default()
+    let given = match request.transactional_id {
+        Some(_) => transactions::init(&context, request).await,
+        None => context
+            .shard
+            .next_producer_id()
+            .await
+            .map(|id| Producer { id, epoch: 0 }),
     };
-    match &request.transactional_id {
-        Some(id) if id.is_empty() => return refused(ErrorCode::INVALID_REQUEST),
-        // No transaction coordinator runs here, so none is available for this id.
-        Some(_) => return refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
-        None => {}
-    }
-    match context.shard.next_producer_id().await {
-        Ok(producer_id) => InitProducerIdResponse {
-            producer_id,
-            producer_epoch: 0,
+    match given {
+        Ok(producer) => InitProducerIdResponse {
+            producer_id: producer.id,
+            producer_epoch: producer.epoch,
             ..Default::default()
         },
-        Err(error) => refused(error),
+        Err(error) => InitProducerIdResponse {
+            error_code: error.0,
+            producer_id: -1,
+            producer_epoch: -1,
+            ..Default::default()
+        },
     }
 }
 

@@ -4,9 +4,9 @@
 
 use super::request::Context;
 use crate::client::Exchange;
-use crate::cluster::OFFSETS_TOPIC;
 use crate::cluster::apis::Asker;
 use crate::cluster::apis::topics::{not_created, not_deleted, not_grown};
+use crate::cluster::{OFFSETS_TOPIC, TRANSACTIONS_TOPIC};
 use crate::wire::messages::create_partitions_request::CreatePartitionsRequest;
 use crate::wire::messages::create_partitions_response::CreatePartitionsResponse;
 use crate::wire::messages::create_topics_request::{
@@ -77,8 +77,10 @@ pub async fn create_partitions(
 
 /// Makes a topic that a client's Metadata request asked for.
 pub(super) async fn create_automatically(context: &Rc<Context>, name: &Str) -> ErrorCode {
-    if name == OFFSETS_TOPIC {
-        return create_internal(context, OFFSETS_TOPIC).await;
+    for internal in [OFFSETS_TOPIC, TRANSACTIONS_TOPIC] {
+        if name == internal {
+            return create_internal(context, internal).await;
+        }
     }
     let topic = CreatableTopic {
         name: name.clone(),
@@ -89,33 +91,55 @@ pub(super) async fn create_automatically(context: &Rc<Context>, name: &Str) -> E
     create_one(context, topic).await
 }
 
-/// Makes a topic of the broker's own, with the settings Kafka gives it.
+/// Makes a topic of the broker's own (the offsets topic or the transaction state topic), with the
+/// settings Kafka gives it.
 pub(super) async fn create_internal(context: &Rc<Context>, name: &'static str) -> ErrorCode {
     let config = &context.shard.node.config;
+    let (num_partitions, replicas, mut configs) = match name {
+        TRANSACTIONS_TOPIC => (
+            config.transaction_topic_num_partitions,
+            config.transaction_topic_replication_factor,
+            vec![
+                ("compression.type", "uncompressed".to_owned()),
+                (
+                    "segment.bytes",
+                    config.transaction_topic_segment_bytes.to_string(),
+                ),
+                (
+                    "min.insync.replicas",
+                    config.transaction_topic_min_isr.to_string(),
+                ),
+                ("unclean.leader.election.enable", "false".to_owned()),
+            ],
+        ),
+        _ => (
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            vec![
+                ("compression.type", "producer".to_owned()),
+                (
+                    "segment.bytes",
+                    config.offsets_topic_segment_bytes.to_string(),
+                ),
+            ],
+        ),
+    };
+    configs.push(("cleanup.policy", "compact".to_owned()));
     // As many replicas as Kafka makes, or none: with fewer because a broker was not up yet the
     // topic would stay so for good. Only a node that nobody can join makes do with itself.
     let alone = config.quorum.is_alone(config.node_id) && config.quorum.listeners.is_empty();
-    let factor = match alone {
-        true => 1,
-        false => config.offsets_topic_replication_factor,
-    };
-    let set = |name: &'static str, value: String| CreatableTopicConfig {
-        name: Str::from_static(name),
-        value: Some(Str::from(value)),
-        ..Default::default()
-    };
     let topic = CreatableTopic {
         name: Str::from_static(name),
-        num_partitions: config.offsets_topic_num_partitions,
-        replication_factor: factor,
-        configs: vec![
-            set("cleanup.policy", "compact".into()),
-            set("compression.type", "producer".into()),
-            set(
-                "segment.bytes",
-                config.offsets_topic_segment_bytes.to_string(),
-            ),
-        ],
+        num_partitions,
+        replication_factor: if alone { 1 } else { replicas },
+        configs: configs
+            .into_iter()
+            .map(|(name, value)| CreatableTopicConfig {
+                name: Str::from_static(name),
+                value: Some(Str::from(value)),
+                ..Default::default()
+            })
+            .collect(),
         ..Default::default()
     };
     create_one(context, topic).await

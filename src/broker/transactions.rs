@@ -1,44 +1,296 @@
-//! ListTransactions (key 66) and DescribeTransactions (key 65): this broker coordinates no
-//! transactions yet, and says so truthfully. Runs on the connection's shard.
+//! The transaction APIs of clients and of partitions' leaders: InitProducerId with a transactional
+//! id, AddPartitionsToTxn (key 24, v0-5), AddOffsetsToTxn (25, v0-4), EndTxn (26, v0-5),
+//! ListTransactions (66, v0-2) and DescribeTransactions (65). Each goes to the coordinator of the
+//! transactional id, on the shard that owns it. Runs on the connection's shard; decides nothing
+//! about transactions.
 
 use super::request::Context;
-use crate::wire::ErrorCode;
+use crate::cluster::OFFSETS_TOPIC;
+use crate::coordinator::Producer;
+use crate::coordinator::transactions::{ListFilter, Partitions, State, TransactionVersion};
+use crate::shard::transactions::not_added;
 use crate::wire::coordinator_record::TRANSACTION_STATES;
+use crate::wire::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
+use crate::wire::messages::add_offsets_to_txn_response::AddOffsetsToTxnResponse;
+use crate::wire::messages::add_partitions_to_txn_request::{
+    AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction,
+};
+use crate::wire::messages::add_partitions_to_txn_response::{
+    AddPartitionsToTxnResponse, AddPartitionsToTxnResult,
+};
 use crate::wire::messages::describe_transactions_request::DescribeTransactionsRequest;
 use crate::wire::messages::describe_transactions_response::{
-    DescribeTransactionsResponse, TransactionState,
+    DescribeTransactionsResponse, TopicData, TransactionState,
 };
+use crate::wire::messages::end_txn_request::EndTxnRequest;
+use crate::wire::messages::end_txn_response::EndTxnResponse;
+use crate::wire::messages::init_producer_id_request::InitProducerIdRequest;
 use crate::wire::messages::list_transactions_request::ListTransactionsRequest;
-use crate::wire::messages::list_transactions_response::ListTransactionsResponse;
+use crate::wire::messages::list_transactions_response::{
+    ListTransactionsResponse, TransactionState as ListedState,
+};
+use crate::wire::{ErrorCode, Str};
+use regex::Regex;
 use std::rc::Rc;
 
-pub async fn list(_: Rc<Context>, request: ListTransactionsRequest) -> ListTransactionsResponse {
-    let unknown_state_filters = request
-        .state_filters
-        .into_iter()
-        .filter(|state| !TRANSACTION_STATES.contains(&&**state))
-        .collect();
-    ListTransactionsResponse {
-        unknown_state_filters,
+/// The first versions that know PRODUCER_FENCED (KIP-588).
+const INIT_FENCED_VERSION: i16 = 4;
+const FENCED_VERSION: i16 = 2;
+/// From here on AddPartitionsToTxn is for many transactions, and for brokers (KIP-890).
+const BATCHED_VERSION: i16 = 4;
+/// AddPartitionsToTxn and EndTxn of a client with transactions v2 (KIP-890).
+const V2_VERSION: i16 = 5;
+
+/// A client that does not know PRODUCER_FENCED is told what it was told before.
+fn fenced_as(error: ErrorCode, version: i16, known_from: i16) -> ErrorCode {
+    match error {
+        ErrorCode::PRODUCER_FENCED if version < known_from => ErrorCode::INVALID_PRODUCER_EPOCH,
+        error => error,
+    }
+}
+
+fn version_of(context: &Context) -> TransactionVersion {
+    match context.version >= V2_VERSION {
+        true => TransactionVersion::V2,
+        false => TransactionVersion::V0,
+    }
+}
+
+/// A producer's id and epoch under its transactional id.
+pub(super) async fn init(
+    context: &Rc<Context>,
+    request: InitProducerIdRequest,
+) -> Result<Producer, ErrorCode> {
+    let id = request.transactional_id.unwrap_or_default();
+    if id.is_empty() {
+        return Err(ErrorCode::INVALID_REQUEST);
+    }
+    let expected = match (request.producer_id, request.producer_epoch) {
+        (-1, -1) => None,
+        (-1, _) | (_, -1) => return Err(ErrorCode::INVALID_REQUEST),
+        (id, epoch) => Some(Producer { id, epoch }),
+    };
+    context.parked();
+    let timeout_ms = request.transaction_timeout_ms;
+    let answer = context
+        .shard
+        .init_transactional_producer(id, timeout_ms, expected)
+        .await?;
+    match fenced_as(answer.error, context.version, INIT_FENCED_VERSION) {
+        ErrorCode::NONE => Ok(answer.producer),
+        error => Err(error),
+    }
+}
+
+pub async fn add_partitions(
+    context: Rc<Context>,
+    request: AddPartitionsToTxnRequest,
+) -> AddPartitionsToTxnResponse {
+    context.parked();
+    let version = version_of(&context);
+    if context.version >= BATCHED_VERSION {
+        let mut results = Vec::with_capacity(request.transactions.len());
+        for transaction in request.transactions {
+            results.push(add_known(&context, transaction, version).await);
+        }
+        return AddPartitionsToTxnResponse {
+            results_by_transaction: results,
+            ..Default::default()
+        };
+    }
+    let transaction = AddPartitionsToTxnTransaction {
+        transactional_id: request.v3_and_below_transactional_id,
+        producer_id: request.v3_and_below_producer_id,
+        producer_epoch: request.v3_and_below_producer_epoch,
+        verify_only: false,
+        topics: request.v3_and_below_topics,
+        ..Default::default()
+    };
+    let mut result = add_known(&context, transaction, version).await;
+    for topic in &mut result.topic_results {
+        for partition in &mut topic.results_by_partition {
+            let error = ErrorCode(partition.partition_error_code);
+            partition.partition_error_code = fenced_as(error, context.version, FENCED_VERSION).0;
+        }
+    }
+    AddPartitionsToTxnResponse {
+        results_by_topic_v3_and_below: result.topic_results,
         ..Default::default()
     }
 }
 
-pub async fn describe(
-    _: Rc<Context>,
-    request: DescribeTransactionsRequest,
-) -> DescribeTransactionsResponse {
-    let transaction_states = request
-        .transactional_ids
-        .into_iter()
-        .map(|transactional_id| TransactionState {
-            error_code: ErrorCode::TRANSACTIONAL_ID_NOT_FOUND.0,
-            transactional_id,
-            ..Default::default()
-        })
-        .collect();
-    DescribeTransactionsResponse {
-        transaction_states,
+/// Adds partitions to a transaction, all or none: one that does not exist keeps the others out.
+async fn add_known(
+    context: &Rc<Context>,
+    transaction: AddPartitionsToTxnTransaction,
+    version: TransactionVersion,
+) -> AddPartitionsToTxnResult {
+    let image = context.shard.image();
+    let exists = |name: &str, index: i32| {
+        image
+            .topic_by_name(name)
+            .is_some_and(|topic| topic.has_partition(index))
+    };
+    let all = transaction.topics.iter().all(|topic| {
+        topic
+            .partitions
+            .iter()
+            .all(|index| exists(&topic.name, *index))
+    });
+    if !all {
+        let mut result = not_added(transaction, ErrorCode::OPERATION_NOT_ATTEMPTED);
+        for topic in &mut result.topic_results {
+            for partition in &mut topic.results_by_partition {
+                if !exists(&topic.name, partition.partition_index) {
+                    partition.partition_error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.0;
+                }
+            }
+        }
+        return result;
+    }
+    context.shard.add_or_verify(transaction, version).await
+}
+
+pub async fn add_offsets(
+    context: Rc<Context>,
+    request: AddOffsetsToTxnRequest,
+) -> AddOffsetsToTxnResponse {
+    let shard = &context.shard;
+    let error = match shard.coordinator_partition(OFFSETS_TOPIC, &request.group_id) {
+        Ok(partition) => {
+            let topic = Str::from_static(OFFSETS_TOPIC);
+            let partitions = Partitions::from_iter([(&topic, partition.index)]);
+            let producer = Producer {
+                id: request.producer_id,
+                epoch: request.producer_epoch,
+            };
+            context.parked();
+            let id = request.transactional_id;
+            let version = TransactionVersion::V0;
+            shard
+                .add_partitions_to_transaction(id, producer, partitions, version)
+                .await
+        }
+        Err(error) => error,
+    };
+    AddOffsetsToTxnResponse {
+        error_code: fenced_as(error, context.version, FENCED_VERSION).0,
         ..Default::default()
     }
+}
+
+pub async fn end(context: Rc<Context>, request: EndTxnRequest) -> EndTxnResponse {
+    context.parked();
+    let producer = Producer {
+        id: request.producer_id,
+        epoch: request.producer_epoch,
+    };
+    let id = request.transactional_id;
+    let answered = context
+        .shard
+        .end_transaction(id, producer, request.committed, version_of(&context))
+        .await;
+    let (error, producer) = match answered {
+        Ok(answer) => (answer.error, answer.producer),
+        Err(error) => (error, Producer { id: -1, epoch: -1 }),
+    };
+    EndTxnResponse {
+        error_code: fenced_as(error, context.version, FENCED_VERSION).0,
+        producer_id: producer.id,
+        producer_epoch: producer.epoch,
+        ..Default::default()
+    }
+}
+
+pub async fn list(
+    context: Rc<Context>,
+    request: ListTransactionsRequest,
+) -> ListTransactionsResponse {
+    let mut response = ListTransactionsResponse::default();
+    let mut states = Vec::new();
+    let of_all_states = request.state_filters.is_empty();
+    for name in request.state_filters {
+        match State::of_name(&name) {
+            Some(state) => states.push(state),
+            // Kafka's coordinator has states that it never stores; here nothing is in them.
+            None if TRANSACTION_STATES.contains(&&*name) => {}
+            None => response.unknown_state_filters.push(name),
+        }
+    }
+    if states.is_empty() && !of_all_states {
+        return response;
+    }
+    let pattern = request.transactional_id_pattern.filter(|p| !p.is_empty());
+    // The whole id has to match.
+    let pattern = pattern.map(|pattern| Regex::new(&format!("^(?:{})$", &*pattern)));
+    let pattern = match pattern.transpose() {
+        Ok(pattern) => pattern,
+        Err(_) => {
+            response.error_code = ErrorCode::INVALID_REGULAR_EXPRESSION.0;
+            return response;
+        }
+    };
+    let filter = ListFilter {
+        states,
+        producer_ids: request.producer_id_filters,
+        duration_ms: request.duration_filter,
+        pattern,
+    };
+    match context.shard.list_transactions(filter).await {
+        Ok(all) => {
+            response.transaction_states = all
+                .into_iter()
+                .map(|listed| ListedState {
+                    transactional_id: listed.transactional_id,
+                    producer_id: listed.producer_id,
+                    transaction_state: Str::from_static(listed.state.name()),
+                    ..Default::default()
+                })
+                .collect();
+        }
+        Err(error) => response.error_code = error.0,
+    }
+    response
+}
+
+pub async fn describe(
+    context: Rc<Context>,
+    request: DescribeTransactionsRequest,
+) -> DescribeTransactionsResponse {
+    let mut response = DescribeTransactionsResponse::default();
+    for transactional_id in request.transactional_ids {
+        let described = match transactional_id.is_empty() {
+            true => Err(ErrorCode::INVALID_REQUEST),
+            false => {
+                let id = transactional_id.clone();
+                context.shard.describe_transaction(id).await
+            }
+        };
+        response.transaction_states.push(match described {
+            Ok(transaction) => TransactionState {
+                transactional_id,
+                transaction_state: Str::from_static(transaction.state.name()),
+                transaction_timeout_ms: transaction.timeout_ms,
+                transaction_start_time_ms: transaction.start_ms,
+                producer_id: transaction.producer_id,
+                producer_epoch: transaction.epoch,
+                topics: transaction
+                    .partitions
+                    .topics()
+                    .map(|(topic, partitions)| TopicData {
+                        topic: topic.clone(),
+                        partitions,
+                        ..Default::default()
+                    })
+                    .collect(),
+                ..Default::default()
+            },
+            Err(error) => TransactionState {
+                error_code: error.0,
+                transactional_id,
+                ..Default::default()
+            },
+        });
+    }
+    response
 }

@@ -24,10 +24,12 @@ const MIN_IN_SYNC: &str = "min.insync.replicas";
 /// Eligible leader replicas (KIP-966).
 pub const ELIGIBLE_LEADER_REPLICAS: &str = "eligible.leader.replicas.version";
 
+/// Epochs for each transaction, and partitions added by producing to them (KIP-890).
+pub const TRANSACTION_VERSION: &str = "transaction.version";
+
 /// metadata.version 33 is 4.4-IV2. Below 30 (4.3) metadata records have older versions, which this
-/// controller does not write. The other features that Kafka's formatter turns on (transactions, new
-/// groups, share groups, streams groups) are not listed: clients would rely on protocols that are
-/// not built here.
+/// controller does not write. The other features that Kafka's formatter turns on (new groups, share
+/// groups, streams groups) are not listed: clients would rely on protocols that are not built here.
 pub const SUPPORTED: &[Feature] = &[
     Feature {
         name: METADATA_VERSION,
@@ -40,6 +42,12 @@ pub const SUPPORTED: &[Feature] = &[
         min: 0,
         max: 1,
         initial: 1,
+    },
+    Feature {
+        name: TRANSACTION_VERSION,
+        min: 0,
+        max: 2,
+        initial: 2,
     },
 ];
 
@@ -162,7 +170,8 @@ mod tests {
     fn features_of_kafkas_formatter_are_lowered_so_that_clients_do_not_rely_on_them() {
         let mut left = image(&[
             (METADATA_VERSION, 33),
-            ("transaction.version", 2),
+            (TRANSACTION_VERSION, 2),
+            ("group.version", 1),
             (ELIGIBLE_LEADER_REPLICAS, 2),
         ]);
         for (at, record) in lowered(&left).unwrap().iter().enumerate() {
@@ -170,7 +179,11 @@ mod tests {
         }
         assert_eq!(
             left.finalized_features().collect::<Vec<_>>(),
-            [(ELIGIBLE_LEADER_REPLICAS, 1), (METADATA_VERSION, 33)]
+            [
+                (ELIGIBLE_LEADER_REPLICAS, 1),
+                (METADATA_VERSION, 33),
+                (TRANSACTION_VERSION, 2)
+            ]
         );
         assert!(lowered(&left).unwrap().is_empty());
     }

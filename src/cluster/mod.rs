@@ -53,6 +53,7 @@ pub mod topic_admin;
 mod topics;
 
 pub use brokers::{Broker, Endpoint, FeatureRange};
+pub use features::TRANSACTION_VERSION;
 pub use image::{ApplyError, ConfigMap, Image, ResourceType};
 pub use metadata_log::{METADATA_TOPIC_ID, MetadataLogError, MetadataLogSettings};
 pub use record::{MetadataRecord, RecordError};

@@ -81,6 +81,14 @@ pub struct BrokerConfig {
     pub group_initial_rebalance_delay_ms: i32,
     pub group_max_size: usize,
     pub producer_id_expiration_ms: i64,
+    pub transaction_topic_num_partitions: i32,
+    pub transaction_topic_replication_factor: i16,
+    pub transaction_topic_min_isr: i32,
+    pub transaction_topic_segment_bytes: i32,
+    pub transaction_max_timeout_ms: i32,
+    pub transaction_abort_interval_ms: u64,
+    pub transaction_remove_interval_ms: u64,
+    pub transactional_id_expiration_ms: i64,
     pub log_retention_check_interval_ms: u64,
     pub log_flush_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
@@ -353,6 +361,17 @@ fn build(
         group_initial_rebalance_delay_ms: read.number("group.initial.rebalance.delay.ms")?,
         group_max_size: read.number("group.max.size")?,
         producer_id_expiration_ms: read.number("producer.id.expiration.ms")?,
+        transaction_topic_num_partitions: read.number("transaction.state.log.num.partitions")?,
+        transaction_topic_replication_factor: read
+            .number("transaction.state.log.replication.factor")?,
+        transaction_topic_min_isr: read.number("transaction.state.log.min.isr")?,
+        transaction_topic_segment_bytes: read.number("transaction.state.log.segment.bytes")?,
+        transaction_max_timeout_ms: read.number("transaction.max.timeout.ms")?,
+        transaction_abort_interval_ms: read
+            .number("transaction.abort.timed.out.transaction.cleanup.interval.ms")?,
+        transaction_remove_interval_ms: read
+            .number("transaction.remove.expired.transaction.cleanup.interval.ms")?,
+        transactional_id_expiration_ms: read.number("transactional.id.expiration.ms")?,
         log_retention_check_interval_ms: read.number("log.retention.check.interval.ms")?,
         log_flush_offset_checkpoint_interval_ms: read
             .number("log.flush.offset.checkpoint.interval.ms")?,

@@ -158,6 +158,14 @@ pub(super) const USED: &[Definition] = &[
     define("replica.socket.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("30000"), FIXED, "How long a follower waits for its leader's answer."),
     define("security.inter.broker.protocol", Kind::OneOf(&["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]), Some("PLAINTEXT"), FIXED, "The protocol brokers use among themselves where no listener is named for it."),
     define("socket.request.max.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "The largest request accepted."),
+    define("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind::Int(1, i32::MAX), Some("10000"), FIXED, "How often transactions are looked at for time-outs."),
+    define("transaction.max.timeout.ms", Kind::Int(1, i32::MAX), Some("900000"), FIXED, "The longest time-out that a transactional producer may ask for."),
+    define("transaction.remove.expired.transaction.cleanup.interval.ms", Kind::Int(1, i32::MAX), Some("3600000"), FIXED, "How often transactional ids are looked at for expiration."),
+    define("transaction.state.log.min.isr", Kind::Int(1, i32::MAX), Some("2"), FIXED, "min.insync.replicas of the transaction state topic."),
+    define("transaction.state.log.num.partitions", Kind::Int(1, i32::MAX), Some("50"), FIXED, "Partitions of the transaction state topic."),
+    define("transaction.state.log.replication.factor", Kind::Short(1, i16::MAX), Some("3"), FIXED, "Replicas of the transaction state topic; one on a node that is its own cluster."),
+    define("transaction.state.log.segment.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "Segment size of the transaction state topic."),
+    define("transactional.id.expiration.ms", Kind::Int(1, i32::MAX), Some("604800000"), FIXED, "How long a transactional id is kept that nobody uses."),
     define("unclean.leader.election.enable", Kind::Boolean, Some("false"), CLUSTER, "Broker default of the topic setting of this name."),
 ];
 

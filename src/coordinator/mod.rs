@@ -37,6 +37,7 @@ mod step;
 mod subscription;
 mod syncing;
 mod timers;
+pub mod transactions;
 
 pub use appends::append_error_to_response_error;
 pub use effects::{

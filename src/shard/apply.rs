@@ -9,9 +9,7 @@ use super::Shard;
 use super::control::Control;
 use super::mesh::LocalFuture;
 use crate::cluster::directories;
-use crate::cluster::{
-    ConfigMap, Image, OFFSETS_TOPIC, PartitionRegistration, ResourceType, Topic, configs,
-};
+use crate::cluster::{ConfigMap, Image, PartitionRegistration, ResourceType, Topic, configs};
 use crate::config::layers::Layers;
 use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::Checkpoints;
@@ -106,6 +104,7 @@ impl Shard {
         let wanted = self.wanted(&image);
         self.open_new(&before, &image, &wanted).await;
         self.set_image(image.clone());
+        self.transactions.on_image(&image);
         self.update_settings(&before, &image);
         self.take_roles(&before, &image, &wanted).await;
         let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
@@ -259,12 +258,12 @@ impl Shard {
     }
 
     /// A log directory failed, here or under another shard: its partitions answer
-    /// KAFKA_STORAGE_ERROR, and its groups are coordinated by nobody.
+    /// KAFKA_STORAGE_ERROR, and what it coordinates nobody does.
     pub fn directory_failed(self: &Rc<Self>, dir: &std::path::Path, cause: &LogError) {
         self.logs.take_directory_offline(dir, cause);
         for partition in self.partitions() {
-            if partition.topic == OFFSETS_TOPIC && partition.log.is_offline() {
-                self.groups.release(partition.id.index);
+            if partition.log.is_offline() {
+                self.stop_coordinating(&partition);
             }
         }
     }
@@ -449,9 +448,7 @@ impl Shard {
         self.unfollow(partition, None);
         self.end_move(partition.id).await;
         self.check_waiting(partition.id, true);
-        if partition.topic == OFFSETS_TOPIC {
-            self.groups.release(partition.id.index);
-        }
+        self.stop_coordinating(partition);
         if let Err(error) = self.logs.delete(&partition.topic, partition.id.index).await {
             tracing::error!(topic = %partition.topic, partition = partition.id.index, %error, "directory cannot be doomed");
         }

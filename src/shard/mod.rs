@@ -12,7 +12,9 @@
 //! * `fetcher` the followers' fetchers, `cut` their cuts, `throttles` how fast both sides copy;
 //! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
-//! * [`transactions`] the transaction coordinators of the transaction state partitions it owns;
+//! * [`transactions`] the transaction coordinators of the transaction state partitions it owns,
+//!   `marker_sender` what they tell the partitions of transactions;
+//! * `coordinator_log` how coordinators keep their state in their partition;
 //! * [`peers`] its connections to the other brokers;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`quotas`] what clients have produced and consumed, against their quotas;
@@ -26,6 +28,7 @@ pub mod apply;
 pub mod budget;
 pub mod connections;
 pub mod control;
+mod coordinator_log;
 mod cut;
 pub mod directories;
 mod fetcher;
@@ -34,6 +37,8 @@ mod group_load;
 pub mod groups;
 mod in_sync;
 mod lifeline;
+mod marker_sender;
+mod markers;
 pub mod mesh;
 mod moves;
 pub mod peers;

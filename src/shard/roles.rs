@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::apply::Wanted;
-use crate::cluster::{Image, OFFSETS_TOPIC};
+use crate::cluster::{Image, OFFSETS_TOPIC, TRANSACTIONS_TOPIC};
 use crate::replica::leader::{Registered, Term};
 use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
@@ -84,9 +84,7 @@ impl Shard {
             let led = partition.follow(epoch, registration.partition_epoch, leader);
             if led {
                 tracing::info!(topic = %partition.topic, partition = partition.id.index, epoch = epoch.0, leader = registration.leader.0, "leads no longer");
-                if partition.topic == OFFSETS_TOPIC {
-                    self.groups.release(partition.id.index);
-                }
+                self.stop_coordinating(partition);
             }
             self.unfollow(partition, leader);
             if let Some(leader) = leader
@@ -116,8 +114,22 @@ impl Shard {
                 high_watermark = bounds.high_watermark.0, log_end = bounds.log_end.0, "leads"
             );
         }
-        if partition.topic == OFFSETS_TOPIC && !led {
-            self.groups.take(self, partition.clone());
+        if led {
+            return;
+        }
+        match &*partition.topic {
+            OFFSETS_TOPIC => self.groups.take(self, partition.clone()),
+            TRANSACTIONS_TOPIC => self.transactions.take(self, partition.clone()),
+            _ => {}
+        }
+    }
+
+    /// What is coordinated in a partition is coordinated by somebody else, or by nobody.
+    pub(super) fn stop_coordinating(&self, partition: &Partition) {
+        match &*partition.topic {
+            OFFSETS_TOPIC => self.groups.release(partition.id.index),
+            TRANSACTIONS_TOPIC => self.transactions.release(partition.id.index),
+            _ => {}
         }
     }
 }

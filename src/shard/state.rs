@@ -7,12 +7,14 @@ use super::control::Control;
 use super::fetcher::Fetchers;
 use super::groups::Groups;
 use super::in_sync::InSyncChanges;
+use super::marker_sender::MarkerSender;
 use super::mesh::{Mesh, Place};
 use super::moves::Moves;
 use super::peers::Peers;
 use super::producer_ids::ProducerIds;
 use super::quotas::Quotas;
 use super::throttles::Throttles;
+use super::transactions::Transactions;
 use super::waiting::Waiting;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
@@ -61,6 +63,8 @@ pub struct Shard {
     sessions: RefCell<Sessions>,
     pub(super) waiting: Waiting,
     pub groups: Groups,
+    pub transactions: Transactions,
+    pub(super) marker_sender: MarkerSender,
     pub logs: Rc<LogManager>,
     pub(super) producer_ids: ProducerIds,
     pub(super) peers: Peers,
@@ -94,6 +98,7 @@ impl Shard {
         metrics: ShardMetrics,
     ) -> Rc<Shard> {
         let groups = Groups::new(&node.config);
+        let transactions = Transactions::new(&node.config);
         let quotas = Quotas::new(&node.config);
         for (dir, cause) in &dirs.offline {
             logs.take_directory_offline(dir, cause);
@@ -111,6 +116,8 @@ impl Shard {
             sessions: RefCell::new(Sessions::new(settings.session_slots)),
             waiting: Waiting::new(now),
             groups,
+            transactions,
+            marker_sender: MarkerSender::default(),
             logs,
             producer_ids: ProducerIds::default(),
             peers: Peers::default(),

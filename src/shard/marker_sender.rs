@@ -1,0 +1,244 @@
+//! Writes the ends of transactions to the partitions they have touched: finds each partition's
+//! leader, sends the markers of many transactions in one WriteTxnMarkers, and goes on until every
+//! partition has its marker. Runs on the shard of the transaction's coordinator; where this broker
+//! leads, it writes without a connection.
+
+use super::Shard;
+use super::transactions::TransactionCoordinator;
+use crate::client::ClientError;
+use crate::coordinator::transactions::{Markers, Partitions};
+use crate::rt;
+use crate::rt::sync::oneshot;
+use crate::types::NodeId;
+use crate::wire::messages::write_txn_markers_request::{
+    WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest,
+};
+use crate::wire::messages::write_txn_markers_response::WriteTxnMarkersResponse;
+use crate::wire::{ErrorCode, Str};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Markers of so many transactions in one request.
+const MARKERS_MAX: usize = 500;
+/// Requests under way to one broker: a slow partition holds up only what shares its request.
+const REQUESTS_MAX: usize = 4;
+/// How long a broker may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause after a round that has left partitions over; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What each partition has answered.
+type Verdicts = Vec<(Str, i32, ErrorCode)>;
+
+/// The markers on their way from a shard, by the broker that leads the partitions. At most one
+/// entry for each transactional id and broker.
+#[derive(Default)]
+pub struct MarkerSender {
+    by_node: RefCell<BTreeMap<NodeId, Rc<Outgoing>>>,
+}
+
+#[derive(Default)]
+struct Outgoing {
+    queue: RefCell<VecDeque<Item>>,
+    requests: Cell<usize>,
+}
+
+struct Item {
+    marker: WritableTxnMarker,
+    /// What the partitions have answered; nothing if the broker has not.
+    answered: oneshot::Sender<Verdicts>,
+}
+
+/// Where the partitions of a transaction are to be found now.
+#[derive(Default)]
+struct Places {
+    by_leader: BTreeMap<NodeId, Partitions>,
+    /// Their topics are deleted: nobody can read them any more.
+    gone: Partitions,
+}
+
+impl Shard {
+    /// Writes markers until every partition has its own, or until the coordinator is another.
+    pub(super) async fn write_all_markers(
+        self: Rc<Self>,
+        coordinator: Rc<TransactionCoordinator>,
+        markers: Markers,
+    ) {
+        let mut left = markers.partitions.clone();
+        let mut pause = FIRST_PAUSE;
+        while !coordinator.is_stopped() && !self.is_draining() {
+            let places = self.places_of(&left);
+            let mut written = places.gone;
+            let mut answers = Vec::with_capacity(places.by_leader.len());
+            for (leader, partitions) in places.by_leader {
+                let marker = marker_of(&markers, &partitions, coordinator.epoch());
+                answers.push(self.send_marker(leader, marker));
+            }
+            for answer in answers {
+                for (topic, index, error) in answer.await.unwrap_or_default() {
+                    match error {
+                        ErrorCode::NONE => written.insert(&topic, index),
+                        // This coordinator is not the one any more, and will hear of it.
+                        ErrorCode::TRANSACTION_COORDINATOR_FENCED
+                        | ErrorCode::INVALID_PRODUCER_EPOCH => {
+                            tracing::warn!(
+                                transactional_id = &*markers.transactional_id,
+                                topic = &*topic,
+                                partition = index,
+                                error = error.name(),
+                                "a transaction's marker is refused for good"
+                            );
+                            return;
+                        }
+                        error => tracing::debug!(
+                            transactional_id = &*markers.transactional_id,
+                            topic = &*topic,
+                            partition = index,
+                            error = error.name(),
+                            "a transaction's marker is to be written again"
+                        ),
+                    }
+                }
+            }
+            for (topic, index) in written.iter() {
+                left.remove(topic, index);
+            }
+            if !written.is_empty() {
+                pause = FIRST_PAUSE;
+                coordinator.tell(|state| {
+                    let id = &markers.transactional_id;
+                    state.markers_written(id, markers.producer, &written, rt::wall_ms())
+                });
+            }
+            if left.is_empty() {
+                return;
+            }
+            rt::select3(rt::sleep(pause), coordinator.stopped(), self.drained()).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Who leads the partitions. A partition that the metadata does not have is deleted: it was in
+    /// the metadata before its transaction was decided, and so before this coordinator was
+    /// elected.
+    fn places_of(&self, partitions: &Partitions) -> Places {
+        let image = self.image();
+        let mut places = Places::default();
+        for (name, index) in partitions.iter() {
+            let topic = image.topic_by_name(name);
+            let Some(topic) = topic.filter(|topic| topic.has_partition(index)) else {
+                places.gone.insert(name, index);
+                continue;
+            };
+            // One without a leader waits for the next round.
+            if let Some((leader, _)) = image.leader(topic.id, index)
+                && leader.0 >= 0
+            {
+                let of_leader = places.by_leader.entry(leader).or_default();
+                of_leader.insert(name, index);
+            }
+        }
+        places
+    }
+
+    /// Queues a marker for a broker.
+    fn send_marker(
+        self: &Rc<Self>,
+        leader: NodeId,
+        marker: WritableTxnMarker,
+    ) -> oneshot::Receiver<Verdicts> {
+        let (answered, answer) = oneshot::channel();
+        let outgoing = {
+            let mut by_node = self.marker_sender.by_node.borrow_mut();
+            by_node.entry(leader).or_default().clone()
+        };
+        outgoing
+            .queue
+            .borrow_mut()
+            .push_back(Item { marker, answered });
+        if outgoing.requests.get() < REQUESTS_MAX {
+            outgoing.requests.set(outgoing.requests.get() + 1);
+            rt::spawn(self.clone().run_requests(leader, outgoing));
+        }
+        answer
+    }
+
+    /// Sends what is queued for a broker, one request after the other, until nothing is left.
+    async fn run_requests(self: Rc<Self>, leader: NodeId, outgoing: Rc<Outgoing>) {
+        loop {
+            let items: Vec<Item> = {
+                let mut queue = outgoing.queue.borrow_mut();
+                let count = queue.len().min(MARKERS_MAX);
+                queue.drain(..count).collect()
+            };
+            if items.is_empty() {
+                break;
+            }
+            let request = WriteTxnMarkersRequest {
+                markers: items.iter().map(|item| item.marker.clone()).collect(),
+                ..Default::default()
+            };
+            match self.request_markers(leader, request).await {
+                Ok(response) => settle(items, response),
+                Err(error) => {
+                    tracing::debug!(leader = leader.0, %error, "markers could not be sent");
+                }
+            }
+        }
+        outgoing.requests.set(outgoing.requests.get() - 1);
+    }
+
+    async fn request_markers(
+        self: &Rc<Self>,
+        leader: NodeId,
+        request: WriteTxnMarkersRequest,
+    ) -> Result<WriteTxnMarkersResponse, ClientError> {
+        if leader == self.node.node {
+            return Ok(self.write_txn_markers(request).await);
+        }
+        self.ask_broker(leader, &request, 1, ANSWER_TIMEOUT).await
+    }
+}
+
+/// Hands each transaction its partitions' answers. A producer id has one transaction at a time, so
+/// that it names the marker.
+fn settle(items: Vec<Item>, response: WriteTxnMarkersResponse) {
+    let mut answers: BTreeMap<i64, Verdicts> = BTreeMap::new();
+    for marker in response.markers {
+        let verdicts = answers.entry(marker.producer_id).or_default();
+        for topic in marker.topics {
+            let partitions = topic.partitions.into_iter().map(|partition| {
+                let error = ErrorCode(partition.error_code);
+                (topic.name.clone(), partition.partition_index, error)
+            });
+            verdicts.extend(partitions);
+        }
+    }
+    for item in items {
+        let verdicts = answers.remove(&item.marker.producer_id);
+        // The coordinator may have gone.
+        let _ = item.answered.send(verdicts.unwrap_or_default());
+    }
+}
+
+fn marker_of(markers: &Markers, partitions: &Partitions, epoch: i32) -> WritableTxnMarker {
+    WritableTxnMarker {
+        producer_id: markers.producer.id,
+        producer_epoch: markers.producer.epoch,
+        transaction_result: markers.commit,
+        topics: partitions
+            .topics()
+            .map(|(name, partition_indexes)| WritableTxnMarkerTopic {
+                name: name.clone(),
+                partition_indexes,
+                ..Default::default()
+            })
+            .collect(),
+        coordinator_epoch: epoch,
+        transaction_version: markers.transaction_version,
+        ..Default::default()
+    }
+}
