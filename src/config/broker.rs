@@ -80,7 +80,9 @@ pub struct BrokerConfig {
     pub group_max_session_timeout_ms: i32,
     pub group_initial_rebalance_delay_ms: i32,
     pub group_max_size: usize,
-    pub producer_id_expiration_ms: i64,
+    pub request_timeout_ms: u64,
+    pub add_partitions_to_txn_retry_backoff_ms: u64,
+    pub add_partitions_to_txn_retry_backoff_max_ms: u64,
     pub log_retention_check_interval_ms: u64,
     pub log_flush_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
@@ -352,7 +354,11 @@ fn build(
         group_max_session_timeout_ms: read.number("group.max.session.timeout.ms")?,
         group_initial_rebalance_delay_ms: read.number("group.initial.rebalance.delay.ms")?,
         group_max_size: read.number("group.max.size")?,
-        producer_id_expiration_ms: read.number("producer.id.expiration.ms")?,
+        request_timeout_ms: read.number::<i64>("request.timeout.ms")?.max(0) as u64,
+        add_partitions_to_txn_retry_backoff_ms: read
+            .number("add.partitions.to.txn.retry.backoff.ms")?,
+        add_partitions_to_txn_retry_backoff_max_ms: read
+            .number("add.partitions.to.txn.retry.backoff.max.ms")?,
         log_retention_check_interval_ms: read.number("log.retention.check.interval.ms")?,
         log_flush_offset_checkpoint_interval_ms: read
             .number("log.flush.offset.checkpoint.interval.ms")?,
