@@ -25,6 +25,8 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::DELETE_RECORDS,
     ApiKey::INIT_PRODUCER_ID,
     ApiKey::OFFSET_FOR_LEADER_EPOCH,
+    ApiKey::WRITE_TXN_MARKERS,
+    ApiKey::TXN_OFFSET_COMMIT,
     ApiKey::DESCRIBE_CONFIGS,
     ApiKey::ALTER_CONFIGS,
     ApiKey::ALTER_REPLICA_LOG_DIRS,

@@ -104,6 +104,8 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
         ApiKey::DELETE_RECORDS => run(c, body, delete_records::handle).await,
         ApiKey::INIT_PRODUCER_ID => run(c, body, producers::init).await,
         ApiKey::OFFSET_FOR_LEADER_EPOCH => run(c, body, leader_epochs::handle).await,
+        ApiKey::WRITE_TXN_MARKERS => run(c, body, markers::handle).await,
+        ApiKey::TXN_OFFSET_COMMIT => run(c, body, txn_offset_commit::handle).await,
         ApiKey::DESCRIBE_CONFIGS => run(c, body, configs::describe).await,
         ApiKey::ALTER_CONFIGS => run(c, body, configs::alter).await,
         ApiKey::ALTER_REPLICA_LOG_DIRS => run(c, body, alter_log_dirs::handle).await,

@@ -13,6 +13,9 @@
 //! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`transactions`] the transaction coordinators of the transaction state partitions it owns;
+//! * [`verification`] batches whose transaction its coordinator is asked about first, and
+//!   `questions` how it is asked;
+//! * [`markers`] the ends of transactions in the partitions it owns;
 //! * [`peers`] its connections to the other brokers;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`quotas`] what clients have produced and consumed, against their quotas;
@@ -34,16 +37,19 @@ mod group_load;
 pub mod groups;
 mod in_sync;
 mod lifeline;
+pub mod markers;
 pub mod mesh;
 mod moves;
 pub mod peers;
 pub mod producer_ids;
+mod questions;
 pub mod quotas;
 pub mod read;
 mod roles;
 mod throttles;
 pub mod transactions;
 pub mod upkeep;
+pub mod verification;
 pub mod waiting;
 
 mod state;
