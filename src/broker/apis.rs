@@ -28,6 +28,8 @@ pub const SERVED: &[ApiKey] = &[
     ApiKey::ADD_PARTITIONS_TO_TXN,
     ApiKey::ADD_OFFSETS_TO_TXN,
     ApiKey::END_TXN,
+    ApiKey::WRITE_TXN_MARKERS,
+    ApiKey::TXN_OFFSET_COMMIT,
     ApiKey::DESCRIBE_CONFIGS,
     ApiKey::ALTER_CONFIGS,
     ApiKey::ALTER_REPLICA_LOG_DIRS,

@@ -107,6 +107,8 @@ async fn route(context: Rc<Context>, body: Reader) -> Started {
         ApiKey::ADD_PARTITIONS_TO_TXN => run(c, body, transactions::add_partitions).await,
         ApiKey::ADD_OFFSETS_TO_TXN => run(c, body, transactions::add_offsets).await,
         ApiKey::END_TXN => run(c, body, transactions::end).await,
+        ApiKey::WRITE_TXN_MARKERS => run(c, body, markers::handle).await,
+        ApiKey::TXN_OFFSET_COMMIT => run(c, body, txn_offset_commit::handle).await,
         ApiKey::DESCRIBE_CONFIGS => run(c, body, configs::describe).await,
         ApiKey::ALTER_CONFIGS => run(c, body, configs::alter).await,
         ApiKey::ALTER_REPLICA_LOG_DIRS => run(c, body, alter_log_dirs::handle).await,

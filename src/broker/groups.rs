@@ -40,7 +40,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What the metadata says of topics, as a coordinator asks it.
-struct Topics(Arc<Image>);
+pub(super) struct Topics(pub(super) Arc<Image>);
 
 impl TopicLookup for Topics {
     fn topic_id(&self, name: &str) -> Option<Uuid> {
@@ -58,7 +58,7 @@ impl TopicLookup for Topics {
     }
 }
 
-fn caller(context: &Context) -> Caller {
+pub(super) fn caller(context: &Context) -> Caller {
     Caller {
         version: context.version,
         client_id: context.client_id.to_string(),

@@ -18,6 +18,7 @@ pub mod groups;
 pub mod leader_epochs;
 pub mod list_offsets;
 pub mod log_dirs;
+pub mod markers;
 pub mod metadata;
 pub mod produce;
 pub mod producers;
@@ -26,6 +27,7 @@ mod request;
 mod steering;
 pub mod topics;
 pub mod transactions;
+pub mod txn_offset_commit;
 
 pub use dispatch::{Started, encode, start};
 pub use reply::{Logged, Reply};

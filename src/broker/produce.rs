@@ -8,6 +8,7 @@ use crate::observe::hop::{self, Hop, What};
 use crate::shard::append::{AppendPart, AppendRequest, Produced};
 use crate::shard::mesh::LocalFuture;
 use crate::shard::quotas::Counted;
+use crate::shard::verification::{OneProducer, TransactionalBatch};
 use crate::types::{PartitionId, Uuid};
 use crate::wire::messages::produce_request::ProduceRequest;
 use crate::wire::messages::produce_response::{
@@ -49,7 +50,8 @@ struct TopicSlot {
 }
 
 /// Appends the request's batches; the returned future waits for their acknowledgement. What
-/// arrives on the connection afterwards is appended after them.
+/// arrives on the connection afterwards is appended after them; where a batch has to wait for its
+/// transaction's coordinator, that holds for its producer's next batches of the partition.
 pub async fn start(
     context: Rc<Context>,
     request: ProduceRequest,
@@ -61,6 +63,7 @@ pub async fn start(
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let mut slots = Vec::new();
     let mut by_owner: BTreeMap<usize, Vec<AppendPart>> = BTreeMap::new();
+    let mut producer = OneProducer::new(request.transactional_id.is_some());
     {
         let image = shard.image();
         for topic in request.topic_data {
@@ -89,6 +92,11 @@ pub async fn start(
                     }
                     Some(_) => None,
                 };
+                let records = data.records.map(|records| records.to_bytes());
+                let transactional = records.as_deref().and_then(TransactionalBatch::of);
+                if let Some(batch) = &transactional {
+                    producer.saw(batch, error.is_none());
+                }
                 let slot = slots.len();
                 slots.push(Slot {
                     topic: at,
@@ -108,11 +116,18 @@ pub async fn start(
                         .push(AppendPart {
                             slot,
                             partition,
-                            records: data.records.map(|records| records.to_bytes()),
+                            records,
+                            transactional,
                         });
                 }
             }
             topics.push(TopicSlot { name, id });
+        }
+    }
+    if let Some(error) = producer.refusal() {
+        by_owner.clear();
+        for slot in &mut slots {
+            slot.produced = Some(Produced::error(error));
         }
     }
     context.peer.steering.saw(by_owner.keys().copied());
@@ -120,10 +135,11 @@ pub async fn start(
         acks,
         version: context.version,
         timeout: Duration::from_millis(request.timeout_ms.max(0) as u64),
+        transactional_id: request.transactional_id,
     };
     let mut waits: Vec<LocalFuture<Vec<(usize, Produced)>>> = Vec::with_capacity(by_owner.len());
     for (owner, parts) in by_owner {
-        waits.push(shard.append_on(owner, request_facts, parts).await);
+        waits.push(shard.append_on(owner, request_facts.clone(), parts).await);
     }
     Box::pin(async move {
         for wait in waits {

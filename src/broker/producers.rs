@@ -4,7 +4,7 @@
 
 use super::request::Context;
 use super::transactions;
-use crate::coordinator::Producer;
+use crate::coordinator::transactions::Producer;
 use crate::types::PartitionId;
 use crate::wire::messages::describe_producers_request::DescribeProducersRequest;
 use crate::wire::messages::describe_producers_response::{

@@ -6,8 +6,9 @@
 
 use super::request::Context;
 use crate::cluster::OFFSETS_TOPIC;
-use crate::coordinator::Producer;
-use crate::coordinator::transactions::{ListFilter, Partitions, State, TransactionVersion};
+use crate::coordinator::transactions::{
+    ListFilter, Partitions, Producer, State, TransactionVersion,
+};
 use crate::shard::transactions::not_added;
 use crate::wire::coordinator_record::TRANSACTION_STATES;
 use crate::wire::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
@@ -192,7 +193,7 @@ pub async fn end(context: Rc<Context>, request: EndTxnRequest) -> EndTxnResponse
         .await;
     let (error, producer) = match answered {
         Ok(answer) => (answer.error, answer.producer),
-        Err(error) => (error, Producer { id: -1, epoch: -1 }),
+        Err(error) => (error, Producer::NONE),
     };
     EndTxnResponse {
         error_code: fenced_as(error, context.version, FENCED_VERSION).0,

@@ -89,6 +89,9 @@ pub struct BrokerConfig {
     pub transaction_abort_interval_ms: u64,
     pub transaction_remove_interval_ms: u64,
     pub transactional_id_expiration_ms: i64,
+    pub request_timeout_ms: u64,
+    pub add_partitions_to_txn_retry_backoff_ms: u64,
+    pub add_partitions_to_txn_retry_backoff_max_ms: u64,
     pub log_retention_check_interval_ms: u64,
     pub log_flush_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
@@ -372,6 +375,11 @@ fn build(
         transaction_remove_interval_ms: read
             .number("transaction.remove.expired.transaction.cleanup.interval.ms")?,
         transactional_id_expiration_ms: read.number("transactional.id.expiration.ms")?,
+        request_timeout_ms: read.number::<i64>("request.timeout.ms")?.max(0) as u64,
+        add_partitions_to_txn_retry_backoff_ms: read
+            .number("add.partitions.to.txn.retry.backoff.ms")?,
+        add_partitions_to_txn_retry_backoff_max_ms: read
+            .number("add.partitions.to.txn.retry.backoff.max.ms")?,
         log_retention_check_interval_ms: read.number("log.retention.check.interval.ms")?,
         log_flush_offset_checkpoint_interval_ms: read
             .number("log.flush.offset.checkpoint.interval.ms")?,

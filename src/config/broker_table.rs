@@ -46,6 +46,8 @@ const fn unlisted(
 /// By name.
 #[rustfmt::skip]
 pub(super) const USED: &[Definition] = &[
+    define("add.partitions.to.txn.retry.backoff.max.ms", Kind::Int(0, i32::MAX), Some("100"), FIXED, "How long a produce that adds its partitions to a transaction waits for the one before to end."),
+    define("add.partitions.to.txn.retry.backoff.ms", Kind::Int(1, i32::MAX), Some("20"), FIXED, "Pause between its attempts."),
     define("advertised.listeners", Kind::List, None, FIXED, "Addresses that clients are told, if they differ from the listeners'."),
     define("auto.create.topics.enable", Kind::Boolean, Some("true"), FIXED, "Make a topic when a client asks for its metadata and allows it."),
     define("broker.heartbeat.interval.ms", Kind::Int(i32::MIN, i32::MAX), Some("2000"), FIXED, "Pause between heartbeats to the controller."),
@@ -156,10 +158,12 @@ pub(super) const USED: &[Definition] = &[
     define("replica.lag.time.max.ms", Kind::Long(i64::MIN, i64::MAX), Some("30000"), FIXED, "A follower that has not had all records for this long leaves the in-sync set."),
     define("replica.selector.class", Kind::Str, None, FIXED, "Which replica consumers are sent to; org.apache.kafka.common.replica.RackAwareReplicaSelector is one in their rack."),
     define("replica.socket.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("30000"), FIXED, "How long a follower waits for its leader's answer."),
+    define("request.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("30000"), FIXED, "How long this broker waits for another one's answer, and a transaction's marker for its replicas."),
     define("security.inter.broker.protocol", Kind::OneOf(&["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]), Some("PLAINTEXT"), FIXED, "The protocol brokers use among themselves where no listener is named for it."),
     define("socket.request.max.bytes", Kind::Int(1, i32::MAX), Some("104857600"), FIXED, "The largest request accepted."),
     define("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind::Int(1, i32::MAX), Some("10000"), FIXED, "How often transactions are looked at for time-outs."),
     define("transaction.max.timeout.ms", Kind::Int(1, i32::MAX), Some("900000"), FIXED, "The longest time-out that a transactional producer may ask for."),
+    define("transaction.partition.verification.enable", Kind::Boolean, Some("true"), CLUSTER, "Ask the coordinator of a transaction before its first batch is appended to a partition."),
     define("transaction.remove.expired.transaction.cleanup.interval.ms", Kind::Int(1, i32::MAX), Some("3600000"), FIXED, "How often transactional ids are looked at for expiration."),
     define("transaction.state.log.min.isr", Kind::Int(1, i32::MAX), Some("2"), FIXED, "min.insync.replicas of the transaction state topic."),
     define("transaction.state.log.num.partitions", Kind::Int(1, i32::MAX), Some("50"), FIXED, "Partitions of the transaction state topic."),

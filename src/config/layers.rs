@@ -7,7 +7,7 @@ use super::broker_table::{broker_definition, broker_definitions};
 use super::definition::{Definition, Kind, items, shown};
 use super::group_table::{client_metrics_definitions, group_definitions};
 use super::topic_table::{TopicDefinition, topic_definition, topic_definitions};
-use crate::log::{CleanerSettings, LogConfig, SegmentIo};
+use crate::log::{CleanerSettings, LogConfig, ProducerLimits, SegmentIo};
 use crate::wire::batch::TimestampType;
 use crate::wire::codec::Codec;
 use std::collections::BTreeMap;
@@ -324,6 +324,21 @@ impl Layers<'_> {
             io_bytes_per_second: float("log.cleaner.io.max.bytes.per.second"),
         };
         all.shared_by(shards)
+    }
+
+    /// What the producer state of every partition runs with.
+    pub fn producer_limits(&self) -> ProducerLimits {
+        let text = |name: &str| self.broker_value(name);
+        let usual = ProducerLimits::default();
+        ProducerLimits {
+            expiration_ms: text("producer.id.expiration.ms")
+                .trim()
+                .parse()
+                .unwrap_or(usual.expiration_ms),
+            verify_transactions: !text("transaction.partition.verification.enable")
+                .eq_ignore_ascii_case("false"),
+            ..usual
+        }
     }
 
     /// What a partition's log runs with.

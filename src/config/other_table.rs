@@ -47,8 +47,6 @@ const fn hidden(
 /// By name.
 #[rustfmt::skip]
 pub(super) const OTHERS: &[Definition] = &[
-    other("add.partitions.to.txn.retry.backoff.max.ms", Kind::Int(0, i32::MAX), Some("100"), FIXED),
-    other("add.partitions.to.txn.retry.backoff.ms", Kind::Int(1, i32::MAX), Some("20"), FIXED),
     other("alter.config.policy.class.name", Kind::Class, None, FIXED),
     other("alter.log.dirs.replication.quota.window.num", Kind::Int(1, i32::MAX), Some("11"), FIXED),
     other("alter.log.dirs.replication.quota.window.size.seconds", Kind::Int(1, i32::MAX), Some("1"), FIXED),
@@ -226,7 +224,6 @@ pub(super) const OTHERS: &[Definition] = &[
     other("replica.socket.receive.buffer.bytes", Kind::Int(i32::MIN, i32::MAX), Some("65536"), FIXED),
     other("replication.quota.window.num", Kind::Int(1, i32::MAX), Some("11"), FIXED),
     other("replication.quota.window.size.seconds", Kind::Int(1, i32::MAX), Some("1"), FIXED),
-    other("request.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("30000"), FIXED),
     other("sasl.client.callback.handler.class", Kind::Class, None, FIXED),
     other("sasl.enabled.mechanisms", Kind::List, Some("GSSAPI"), BROKER),
     other("sasl.jaas.config", Kind::Password, None, BROKER),
@@ -323,7 +320,6 @@ pub(super) const OTHERS: &[Definition] = &[
     other("ssl.truststore.password", Kind::Password, None, BROKER),
     other("ssl.truststore.type", Kind::Str, Some("JKS"), BROKER),
     other("telemetry.max.bytes", Kind::Int(1, i32::MAX), Some("1048576"), FIXED),
-    other("transaction.partition.verification.enable", Kind::Boolean, Some("true"), CLUSTER),
     other("transaction.state.log.load.buffer.size", Kind::Int(1, i32::MAX), Some("5242880"), FIXED),
     other("transaction.two.phase.commit.enable", Kind::Boolean, Some("false"), FIXED),
     hidden("unclean.leader.election.interval.ms", Kind::Long(1, i64::MAX), Some("300000"), FIXED),

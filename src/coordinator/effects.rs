@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 
+use crate::log::VerificationGuard;
 use crate::rt::Instant;
 use crate::wire::messages::delete_groups_response::DeletableGroupResult;
 use crate::wire::messages::heartbeat_response::HeartbeatResponse;
@@ -58,6 +59,8 @@ pub struct CoordinatorRecord {
 pub struct Producer {
     pub id: i64,
     pub epoch: i16,
+    /// That the caller has verified the transaction.
+    pub guard: VerificationGuard,
 }
 
 /// An answer. DeleteGroups is answered per partition of the offsets topic, so that its variant

@@ -43,7 +43,7 @@ pub use appends::append_error_to_response_error;
 pub use effects::{
     AppendId, Call, Clock, CoordinatorRecord, Effect, Effects, Producer, ReplyToken, Response,
 };
-pub use offset_commit::TopicLookup;
+pub use offset_commit::{TopicLookup, writes_offsets};
 pub use offset_fetch::{assemble_offset_fetch, groups_of_offset_fetch};
 pub use offsets::OffsetAndMetadata;
 pub use partitioning::{java_string_hash, partition_for};

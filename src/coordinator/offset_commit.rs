@@ -8,6 +8,7 @@ use super::group::{Group, GroupState};
 use super::offsets::OffsetAndMetadata;
 use super::refusal::{self, fits};
 use super::shard_state::GroupCoordinatorShard;
+use crate::log::VerificationGuard;
 use crate::types::Uuid;
 use crate::wire::messages::offset_commit_request::OffsetCommitRequest;
 use crate::wire::messages::offset_commit_response::{
@@ -37,6 +38,21 @@ pub trait TopicLookup {
     fn may_describe(&self, _name: &str) -> bool {
         true
     }
+}
+
+/// Whether a TxnOffsetCommit has anything to write, so that its transaction is worth verifying.
+pub fn writes_offsets(
+    request: &TxnOffsetCommitRequest,
+    topics: &dyn TopicLookup,
+    version: i16,
+) -> bool {
+    let by_id = version >= TXN_COMMIT_TOPIC_IDS_FROM;
+    !request.group_id.is_empty()
+        && request.topics.iter().any(|topic| {
+            let resolved = resolve(topics, &topic.name, topic.topic_id, by_id);
+            let mut partitions = topic.partitions.iter();
+            partitions.any(|p| judge(topics, &resolved, p.partition_index) == ErrorCode::NONE)
+        })
 }
 
 /// Who commits, as both kinds of request say it.
@@ -135,10 +151,12 @@ impl GroupCoordinatorShard {
     }
 
     /// The same inside a producer's transaction: the offsets show when its marker is written.
+    /// `guard` is what the caller has verified the transaction with.
     pub fn txn_offset_commit(
         &mut self,
         call: &Call<'_>,
         request: TxnOffsetCommitRequest,
+        guard: VerificationGuard,
         topics: &dyn TopicLookup,
         token: ReplyToken,
     ) -> Effects {
@@ -209,6 +227,7 @@ impl GroupCoordinatorShard {
         let producer = Producer {
             id: request.producer_id,
             epoch: request.producer_epoch,
+            guard,
         };
         let reply = Some((token, Response::TxnOffsetCommit(response)));
         self.write(changes, Some(producer), true, reply, call.clock, &mut out);

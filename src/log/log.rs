@@ -167,6 +167,18 @@ impl Log {
         state.config = Rc::new(config);
     }
 
+    /// What the producer state runs with.
+    pub fn producer_limits(&self) -> ProducerLimits {
+        self.state.borrow().producer_limits
+    }
+
+    /// Takes effect from the next batch or expiry on.
+    pub fn set_producer_limits(&self, limits: ProducerLimits) {
+        let mut state = self.state.borrow_mut();
+        state.producer_limits = limits;
+        state.producers.set_limits(limits);
+    }
+
     /// First offset that may be read.
     pub fn log_start(&self) -> Offset {
         self.state.borrow().marks.log_start()

@@ -14,7 +14,7 @@ use crate::config::layers::Layers;
 use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::Checkpoints;
 use crate::log::journal::Journals;
-use crate::log::{Log, LogError, LogOpen, ProducerLimits, RecoveryReport};
+use crate::log::{Log, LogError, LogOpen, RecoveryReport};
 use crate::replica::leader::LeaderSettings;
 use crate::replica::partition::Partition;
 use crate::rt;
@@ -296,12 +296,13 @@ impl Shard {
         let key = (topic.name.to_string(), index);
         let dir = self.directory_of(before, new, &key)?;
         let tried = self.unserved.contains(new.id);
+        let layers = configs::layers(image, &self.node.config);
         Some(LogOpen {
             log_dir: dir.path.clone(),
             topic: topic.name.to_string(),
             partition: index,
             topic_id: topic.id,
-            config: configs::layers(image, &self.node.config).log_config(&settings(image, topic)),
+            config: layers.log_config(&settings(image, topic)),
             // What a first attempt left behind half done is not believed.
             clean_shutdown: dir.clean && !tried,
             recovery_point: dir
@@ -309,10 +310,7 @@ impl Shard {
                 .unwrap_or(Offset::ZERO),
             log_start: dir.checkpointed(&dir.checkpoints.log_start, &key, topic.id),
             now_ms: rt::wall_ms(),
-            producer_limits: ProducerLimits {
-                expiration_ms: self.node.config.producer_id_expiration_ms,
-                ..ProducerLimits::default()
-            },
+            producer_limits: layers.producer_limits(),
         })
     }
 
@@ -422,12 +420,15 @@ impl Shard {
             self.logs.cleaner().set_settings(settings);
             self.set_throttle_rates(&layers);
         }
+        let limits = layers.producer_limits();
+        self.verifications.set_enabled(limits.verify_transactions);
         for partition in self.partitions() {
             let name = &partition.topic;
             let kind = ResourceType::TOPIC;
             if all || before.config(kind, name) != image.config(kind, name) {
                 let own = image.config(kind, name).cloned().unwrap_or_default();
                 partition.log.update_config(layers.log_config(&own));
+                partition.log.set_producer_limits(limits);
                 partition.set_min_in_sync(layers.min_in_sync(&own));
                 self.take_throttled(&layers, &partition, &own);
             }

@@ -57,8 +57,23 @@ pub struct Coordinator {
 }
 
 struct Append {
-    id: AppendId,
+    then: Then,
     outcome: Outcome,
+}
+
+/// Who hears of an append's outcome.
+enum Then {
+    /// The state machine.
+    Report(AppendId),
+    /// It was a transaction's marker.
+    Complete(Ended),
+}
+
+/// A transaction that a marker ends.
+struct Ended {
+    producer_id: i64,
+    committed: bool,
+    told: oneshot::Sender<Result<(), ErrorCode>>,
 }
 
 enum Outcome {
@@ -216,21 +231,15 @@ impl Coordinator {
                     then,
                 } => {
                     let outcome = self.append(&records, producer);
-                    let first = self.appends.borrow().is_empty() && !self.reporting.get();
                     match outcome {
-                        Outcome::Known(outcome) if first => {
+                        Outcome::Known(outcome) if self.has_reported_all() => {
                             todo.extend(self.state.borrow_mut().append_done(
                                 then,
                                 outcome,
                                 clock(),
                             ));
                         }
-                        outcome => {
-                            self.appends
-                                .borrow_mut()
-                                .push_back(Append { id: then, outcome });
-                            self.appended.notify_one();
-                        }
+                        outcome => self.report_later(Then::Report(then), outcome),
                     }
                 }
             }
@@ -238,11 +247,66 @@ impl Coordinator {
         self.rearm();
     }
 
+    /// Nothing that was appended before waits to be reported.
+    fn has_reported_all(&self) -> bool {
+        self.appends.borrow().is_empty() && !self.reporting.get()
+    }
+
+    fn report_later(&self, then: Then, outcome: Outcome) {
+        self.appends
+            .borrow_mut()
+            .push_back(Append { then, outcome });
+        self.appended.notify_one();
+    }
+
+    /// Appends a transaction's marker to the offsets partition; what the transaction committed
+    /// shows, or is dropped, once the marker is committed. The future it gives waits for that.
+    ///
+    /// While the records are read nothing is appended: what was read before the marker came would
+    /// never hear of it. The transaction's coordinator asks again.
+    pub fn end_transaction(
+        self: &Rc<Self>,
+        producer_id: i64,
+        committed: bool,
+        marker: Bytes,
+        how: AppendAs,
+    ) -> oneshot::Receiver<Result<(), ErrorCode>> {
+        let (told, outcome) = oneshot::channel();
+        let ended = Ended {
+            producer_id,
+            committed,
+            told,
+        };
+        let refusal = self.state.borrow().refusal();
+        match refusal.map_or_else(
+            || self.append_batch(marker, how),
+            |e| Outcome::Known(Err(e)),
+        ) {
+            // It is not in the log, so nothing has to come before it.
+            Outcome::Known(Err(error)) if !is_in_log(error) => ended.tell(Err(error)),
+            Outcome::Known(outcome) if self.has_reported_all() => self.complete(ended, outcome),
+            outcome => self.report_later(Then::Complete(ended), outcome),
+        }
+        outcome
+    }
+
+    /// The outcome of a marker is known, and that of everything before it.
+    fn complete(&self, ended: Ended, outcome: Result<i64, ErrorCode>) {
+        let outcome = match outcome {
+            Err(error) if !is_in_log(error) => Err(error),
+            // Committed, whatever has become of the in-sync set since.
+            _ => {
+                let (producer_id, committed) = (ended.producer_id, ended.committed);
+                let mut state = self.state.borrow_mut();
+                state.complete_transaction(producer_id, committed);
+                Ok(())
+            }
+        };
+        ended.tell(outcome);
+    }
+
     /// Appends the records as one batch to the offsets partition.
     fn append(&self, records: &[CoordinatorRecord], producer: Option<Producer>) -> Outcome {
-        let Some(shard) = self.shard.upgrade() else {
-            return Outcome::Known(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
-        };
         let now_ms = rt::wall_ms();
         let batch = match build(records, producer, now_ms) {
             Ok(batch) => batch,
@@ -251,7 +315,17 @@ impl Coordinator {
                 return Outcome::Known(Err(ErrorCode::RECORD_LIST_TOO_LARGE));
             }
         };
-        let how = AppendAs::new(Origin::Coordinator, i16::MAX, now_ms);
+        let mut how = AppendAs::new(Origin::Coordinator, i16::MAX, now_ms);
+        if let Some(producer) = producer {
+            how.guard = producer.guard;
+        }
+        self.append_batch(batch, how)
+    }
+
+    fn append_batch(&self, batch: Bytes, how: AppendAs) -> Outcome {
+        let Some(shard) = self.shard.upgrade() else {
+            return Outcome::Known(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+        };
         match self.partition.append(batch, how, true) {
             Ok(appended) => {
                 shard.progressed(&self.partition);
@@ -293,24 +367,26 @@ impl Coordinator {
                     required,
                     epoch,
                 } => self
-                    .committed(append.id, required, epoch)
+                    .committed(&append.then, required, epoch)
                     .await
                     .map(|()| base.0),
             };
             self.reporting.set(false);
-            let effects = self
-                .state
-                .borrow_mut()
-                .append_done(append.id, outcome, clock());
-            self.carry_out(effects);
+            match append.then {
+                Then::Report(id) => {
+                    let effects = self.state.borrow_mut().append_done(id, outcome, clock());
+                    self.carry_out(effects);
+                }
+                Then::Complete(ended) => self.complete(ended, outcome),
+            }
         }
     }
 
     /// Waits until the high watermark has passed an append; after the commit time-out its clients
-    /// are told, and the wait goes on.
+    /// are told, and the wait goes on. Who writes a marker has a time-out of its own.
     async fn committed(
         self: &Rc<Self>,
-        id: AppendId,
+        then: &Then,
         required: Offset,
         epoch: LeaderEpoch,
     ) -> Result<(), ErrorCode> {
@@ -341,8 +417,10 @@ impl Coordinator {
         let outcomes = match rt::select2(told.as_mut(), rt::sleep(self.commit_timeout)).await {
             rt::Either2::First(outcomes) => outcomes,
             rt::Either2::Second(()) => {
-                let effects = self.state.borrow_mut().append_timed_out(id, clock());
-                self.carry_out(effects);
+                if let Then::Report(id) = then {
+                    let effects = self.state.borrow_mut().append_timed_out(*id, clock());
+                    self.carry_out(effects);
+                }
                 told.await
             }
         };
@@ -385,6 +463,18 @@ impl Coordinator {
         self.rearm.notify_one();
         self.appended.notify_one();
     }
+}
+
+impl Ended {
+    fn tell(self, outcome: Result<(), ErrorCode>) {
+        // Whoever asked may have given up.
+        let _ = self.told.send(outcome);
+    }
+}
+
+/// Whether an append that ended with this error is in the log, below the high watermark.
+fn is_in_log(error: ErrorCode) -> bool {
+    error == ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND
 }
 
 fn build(

@@ -15,6 +15,9 @@
 //! * [`transactions`] the transaction coordinators of the transaction state partitions it owns,
 //!   `marker_sender` what they tell the partitions of transactions;
 //! * `coordinator_log` how coordinators keep their state in their partition;
+//! * [`verification`] batches whose transaction its coordinator is asked about first, and
+//!   `questions` how it is asked;
+//! * [`markers`] the ends of transactions in the partitions it owns;
 //! * [`peers`] its connections to the other brokers;
 //! * [`producer_ids`] the shard's block of producer ids;
 //! * [`quotas`] what clients have produced and consumed, against their quotas;
@@ -38,17 +41,19 @@ pub mod groups;
 mod in_sync;
 mod lifeline;
 mod marker_sender;
-mod markers;
+pub mod markers;
 pub mod mesh;
 mod moves;
 pub mod peers;
 pub mod producer_ids;
+mod questions;
 pub mod quotas;
 pub mod read;
 mod roles;
 mod throttles;
 pub mod transactions;
 pub mod upkeep;
+pub mod verification;
 pub mod waiting;
 
 mod state;

@@ -8,7 +8,7 @@ use super::apply::DirFacts;
 use super::control::Control;
 use super::mesh::LocalFuture;
 use crate::log::names;
-use crate::log::{FollowError, HeldWrites, Log, LogError, LogOpen, PlaceError, ProducerLimits};
+use crate::log::{FollowError, HeldWrites, Log, LogError, LogOpen, PlaceError};
 use crate::replica::partition::Partition;
 use crate::replica::relocation::{Lacks, Move, Relocation};
 use crate::rt;
@@ -210,10 +210,7 @@ impl Shard {
             recovery_point: recovery_point.filter(|_| !is_new).unwrap_or(Offset::ZERO),
             log_start: log_start.filter(|_| !is_new),
             now_ms: rt::wall_ms(),
-            producer_limits: ProducerLimits {
-                expiration_ms: self.node.config.producer_id_expiration_ms,
-                ..ProducerLimits::default()
-            },
+            producer_limits: log.producer_limits(),
         };
         let opened = self.logs.open_future(open, name).await;
         let (copy, _) = opened.inspect_err(|error| {

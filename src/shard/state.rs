@@ -15,6 +15,7 @@ use super::producer_ids::ProducerIds;
 use super::quotas::Quotas;
 use super::throttles::Throttles;
 use super::transactions::Transactions;
+use super::verification::Verifications;
 use super::waiting::Waiting;
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
@@ -75,6 +76,7 @@ pub struct Shard {
     pub(super) throttles: Throttles,
     pub(super) moves: Moves,
     pub(super) quotas: Quotas,
+    pub(super) verifications: Verifications,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
     metrics: ShardMetrics,
@@ -128,6 +130,7 @@ impl Shard {
             throttles: Throttles::default(),
             moves: Moves::default(),
             quotas,
+            verifications: Verifications::default(),
             apply_turn: Semaphore::new(1),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),

@@ -9,11 +9,11 @@ use super::mesh::LocalFuture;
 use crate::cluster::{Image, TRANSACTION_VERSION, TRANSACTIONS_TOPIC};
 use crate::config::BrokerConfig;
 use crate::coordinator::transactions::{
-    Answer, AppendId, Effect, Effects, ListFilter, Listed, NeedsProducerId, Partitions,
+    Answer, AppendId, Effect, Effects, ListFilter, Listed, NeedsProducerId, Partitions, Producer,
     Transaction, TransactionCoordinatorShard, TransactionLimits, TransactionSettings,
     TransactionVersion,
 };
-use crate::coordinator::{CoordinatorRecord, Producer, ReplyToken, partition_for};
+use crate::coordinator::{CoordinatorRecord, ReplyToken, partition_for};
 use crate::log::VerificationGuard;
 use crate::replica::partition::Partition;
 use crate::rt;

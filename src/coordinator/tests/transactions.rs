@@ -3,6 +3,7 @@
 use super::super::*;
 use super::kit::*;
 use super::offsets::delete_groups;
+use crate::log::VerificationGuard;
 use crate::wire::messages::txn_offset_commit_request::{
     TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
 };
@@ -25,9 +26,10 @@ fn txn_commit(world: &mut World, producer_id: i64, offset: i64) -> ErrorCode {
         }],
         ..Default::default()
     };
-    let effects = world
-        .shard
-        .txn_offset_commit(&call, request, &Topics, token);
+    let effects =
+        world
+            .shard
+            .txn_offset_commit(&call, request, VerificationGuard::NONE, &Topics, token);
     world.carry_out(effects);
     let Some(Response::TxnOffsetCommit(response)) = world.answer(token) else {
         panic!()

@@ -6,8 +6,8 @@ use super::effects::{Answer, Effects};
 use super::partition_state::{Then, TransactionCoordinatorShard};
 use super::partitions::Partitions;
 use super::state::State;
-use super::transaction::TransactionVersion;
-use crate::coordinator::{Producer, ReplyToken};
+use super::transaction::{Producer, TransactionVersion};
+use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
 impl TransactionCoordinatorShard {

@@ -1,7 +1,8 @@
 //! What the transaction coordinator asks of its surroundings. Plain data; nothing here waits.
 
 use super::partitions::Partitions;
-use crate::coordinator::{CoordinatorRecord, Producer, ReplyToken};
+use super::transaction::Producer;
+use crate::coordinator::{CoordinatorRecord, ReplyToken};
 use crate::wire::{ErrorCode, Str};
 
 /// Names an append until its outcome is reported back.
@@ -27,7 +28,7 @@ impl Answer {
     pub(super) fn refused(error: ErrorCode) -> Answer {
         Answer {
             error,
-            producer: Producer { id: -1, epoch: -1 },
+            producer: Producer::NONE,
         }
     }
 }

@@ -6,8 +6,8 @@ use super::effects::{Answer, Effects};
 use super::init::NeedsProducerId;
 use super::partition_state::{Then, TransactionCoordinatorShard};
 use super::state::State;
-use super::transaction::{NO_PRODUCER_ID, Transaction, TransactionVersion, is_exhausted};
-use crate::coordinator::{Producer, ReplyToken};
+use super::transaction::{NO_PRODUCER_ID, Producer, Transaction, TransactionVersion, is_exhausted};
+use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
 /// What an EndTxn of a producer comes to.

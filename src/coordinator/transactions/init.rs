@@ -5,8 +5,8 @@
 use super::effects::{Answer, Effects};
 use super::partition_state::{Entry, Then, TransactionCoordinatorShard};
 use super::state::State;
-use super::transaction::{NO_PRODUCER_EPOCH, Transaction, is_exhausted};
-use crate::coordinator::{Producer, ReplyToken};
+use super::transaction::{NO_PRODUCER_EPOCH, Producer, Transaction, is_exhausted};
+use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
 /// The command needs a producer id that no producer of the cluster has: get one and ask again.

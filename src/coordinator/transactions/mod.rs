@@ -37,7 +37,7 @@ pub use partition_state::{
 };
 pub use partitions::Partitions;
 pub use state::State;
-pub use transaction::{Transaction, TransactionVersion};
+pub use transaction::{Producer, Transaction, TransactionVersion};
 
 #[cfg(test)]
 mod tests;

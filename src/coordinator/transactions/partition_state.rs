@@ -15,8 +15,8 @@ use super::effects::{Answer, AppendId, Effect, Effects, Markers};
 use super::partitions::Partitions;
 use super::record::{self, RecordError};
 use super::state::State;
-use super::transaction::Transaction;
-use crate::coordinator::{Producer, ReplyToken};
+use super::transaction::{Producer, Transaction};
+use crate::coordinator::ReplyToken;
 use crate::wire::batch::{Batch, BatchError};
 use crate::wire::{ErrorCode, Str};
 

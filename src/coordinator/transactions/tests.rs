@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::coordinator::{CoordinatorRecord, Producer, ReplyToken};
+use crate::coordinator::{CoordinatorRecord, ReplyToken};
 use crate::wire::batch::{Batch, Batches};
 use crate::wire::batch_builder::BatchBuilder;
 use crate::wire::{ErrorCode, Str};

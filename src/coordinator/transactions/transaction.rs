@@ -30,6 +30,21 @@ impl TransactionVersion {
     }
 }
 
+/// A producer as it names itself in requests and batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Producer {
+    pub id: i64,
+    pub epoch: i16,
+}
+
+impl Producer {
+    /// Beside an error.
+    pub const NONE: Producer = Producer {
+        id: NO_PRODUCER_ID,
+        epoch: NO_PRODUCER_EPOCH,
+    };
+}
+
 /// See the module's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
