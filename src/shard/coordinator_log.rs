@@ -86,9 +86,9 @@ impl CoordinatorLog {
                 let outcome = self
                     .partition
                     .produce_outcome(Need::Committed, epoch, required);
-                match outcome {
-                    Some(ErrorCode::NONE) => Stored::Known(Ok(base)),
-                    Some(error) => Stored::Known(Err(error)),
+                match outcome.map(of_record) {
+                    Some(Ok(())) => Stored::Known(Ok(base)),
+                    Some(Err(error)) => Stored::Known(Err(error)),
                     None => Stored::Waiting {
                         base,
                         required,
@@ -133,9 +133,8 @@ impl CoordinatorLog {
                 .ok()
                 .and_then(|outcomes| outcomes.first().copied())
             {
-                Some((_, ErrorCode::NONE)) => return Ok(()),
                 Some((_, ErrorCode::REQUEST_TIMED_OUT)) => {}
-                Some((_, error)) => return Err(error),
+                Some((_, error)) => return of_record(error),
                 None => return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
             }
         }
@@ -167,5 +166,14 @@ impl CoordinatorLog {
             }
         }
         Ok((batches, end))
+    }
+}
+
+/// What a produce's outcome says of a coordinator's record. Below the high watermark it counts,
+/// and the next coordinator acts on it, whatever has become of the in-sync set since.
+fn of_record(outcome: ErrorCode) -> Result<(), ErrorCode> {
+    match outcome {
+        ErrorCode::NONE | ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND => Ok(()),
+        error => Err(error),
     }
 }
