@@ -38,8 +38,13 @@ impl Aborted {
         if !transactional && !control {
             return false;
         }
-        while self.coming.last().is_some_and(|(first, _)| *first <= last.0) {
-            self.open.extend(self.coming.pop().map(|(_, producer)| producer));
+        while self
+            .coming
+            .last()
+            .is_some_and(|(first, _)| *first <= last.0)
+        {
+            self.open
+                .extend(self.coming.pop().map(|(_, producer)| producer));
         }
         match control {
             true => {
@@ -65,7 +70,10 @@ mod tests {
         assert!(hides(15, 8) && hides(16, 7));
         assert!(!aborted.hides(Offset(17), 7, true, true));
         assert!(!aborted.hides(Offset(18), 7, true, false));
-        assert!(!aborted.hides(Offset(19), 8, false, false), "not part of it");
+        assert!(
+            !aborted.hides(Offset(19), 8, false, false),
+            "not part of it"
+        );
         assert!(aborted.hides(Offset(30), 7, true, false));
     }
 }

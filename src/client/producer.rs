@@ -344,7 +344,11 @@ fn validate(config: &ProducerConfig) -> Result<(), ClientError> {
     if config.transactional_id.is_some() && !config.idempotence {
         return invalid("transactional.id needs enable.idempotence");
     }
-    if config.transactional_id.as_ref().is_some_and(String::is_empty) {
+    if config
+        .transactional_id
+        .as_ref()
+        .is_some_and(String::is_empty)
+    {
         return invalid("transactional.id is empty");
     }
     if config.in_flight_max == 0 || config.batch_size == 0 || config.buffer_memory == 0 {

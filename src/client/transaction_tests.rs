@@ -256,7 +256,11 @@ fn errors_mean_what_they_mean_to_kafkas_producer() {
         (Step::AddPartitions, E::UNKNOWN_PRODUCER_ID, Abortable),
         (Step::Init, E::INVALID_TRANSACTION_TIMEOUT, Fatal),
         (Step::CommitOffsets, E::ILLEGAL_GENERATION, Abortable),
-        (Step::CommitOffsets, E::UNKNOWN_TOPIC_OR_PARTITION, Retriable),
+        (
+            Step::CommitOffsets,
+            E::UNKNOWN_TOPIC_OR_PARTITION,
+            Retriable,
+        ),
         (Step::AddOffsets, E::GROUP_AUTHORIZATION_FAILED, Abortable),
         (Step::End, E::INVALID_PRODUCER_ID_MAPPING, Abortable),
     ] {

@@ -445,7 +445,9 @@ mod tests {
         let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
         let of_a = topics[0].partitions.iter();
-        let of_a: Vec<_> = of_a.map(|p| (p.partition_index, p.committed_offset)).collect();
+        let of_a: Vec<_> = of_a
+            .map(|p| (p.partition_index, p.committed_offset))
+            .collect();
         assert_eq!(of_a, [(0, 5), (2, 7)]);
     }
 }

@@ -38,7 +38,10 @@ impl Versions {
 
     /// What the broker speaks of this API.
     pub fn range(&self, key: i16) -> Option<(i16, i16)> {
-        let at = self.ranges.binary_search_by_key(&key, |range| range.0).ok()?;
+        let at = self
+            .ranges
+            .binary_search_by_key(&key, |range| range.0)
+            .ok()?;
         Some((self.ranges[at].1, self.ranges[at].2))
     }
 
@@ -98,7 +101,10 @@ mod tests {
             ..Default::default()
         };
         let answer = ApiVersionsResponse {
-            finalized_features: vec![feature("group.version", 1), feature("transaction.version", 2)],
+            finalized_features: vec![
+                feature("group.version", 1),
+                feature("transaction.version", 2),
+            ],
             ..Default::default()
         };
         assert_eq!(Versions::new(&answer).transaction_version(), 2);
