@@ -63,13 +63,16 @@ pub(super) struct Accumulator {
 
 impl Accumulator {
     pub(super) fn new(config: &ProducerConfig) -> Accumulator {
+        let mut template =
+            BatchBuilder::new().with_codec(config.compression, config.compression_level);
+        template.transactional = config.transactional_id.is_some();
         Accumulator {
             batch_size: config.batch_size,
             linger: config.linger,
             delivery_timeout: config.delivery_timeout,
             request_size_max: config.request_size_max,
             one_on_wire: !config.idempotence && config.in_flight_max == 1,
-            template: BatchBuilder::new().with_codec(config.compression, config.compression_level),
+            template,
             topics: AHashMap::new(),
             active: BTreeSet::new(),
             next_id: 0,
@@ -85,6 +88,11 @@ impl Accumulator {
     /// Whether a batch with an id below `id` is not settled.
     pub(super) fn has_unsettled_before(&self, id: u64) -> bool {
         self.unsettled.first().is_some_and(|first| *first < id)
+    }
+
+    /// Partitions with batches in their queues.
+    pub(super) fn active(&self) -> impl Iterator<Item = &TopicPartition> {
+        self.active.iter()
     }
 
     /// Batches that are queued or on the wire.

@@ -111,6 +111,10 @@ pub struct ProducerConfig {
     pub in_flight_max: usize,
     /// `retries`.
     pub retries: u32,
+    /// `transactional.id`: records are sent in transactions. Needs idempotence.
+    pub transactional_id: Option<String>,
+    /// `transaction.timeout.ms`: after it the coordinator aborts an open transaction by itself.
+    pub transaction_timeout: Duration,
 }
 
 impl Default for ProducerConfig {
@@ -129,6 +133,8 @@ impl Default for ProducerConfig {
             delivery_timeout: Duration::from_secs(120),
             in_flight_max: 5,
             retries: i32::MAX as u32,
+            transactional_id: None,
+            transaction_timeout: Duration::from_secs(60),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::consumer::{Consumer, Mode};
 use super::error::ClientError;
 use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
 use super::topic_partition::TopicPartition;
+use super::transactions::GroupMetadata;
 use crate::rt;
 
 impl Consumer {
@@ -29,6 +30,17 @@ impl Consumer {
             Mode::Subscribed { membership, .. } => membership.committer(),
             Mode::Assigned(_) => Committer::simple(),
         }
+    }
+
+    /// What this consumer is in its group, for offsets that a producer commits in a transaction.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] without `group.id`.
+    pub fn group_metadata(&self) -> Result<GroupMetadata, ClientError> {
+        Ok(GroupMetadata {
+            group: self.coordinator()?.group.clone(),
+            committer: self.committer(),
+        })
     }
 
     /// Commits what poll has returned so far.

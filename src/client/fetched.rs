@@ -3,10 +3,9 @@
 //! Pure. Knows which batches a consumer must not see: control batches, and with `read_committed`
 //! those of aborted transactions.
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 
+use super::aborted::Aborted;
 use super::topic_partition::TopicPartition;
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::Str;
@@ -38,11 +37,8 @@ pub(super) struct Fetched {
     batches: Batches,
     current: Option<(Batch, RecordIter)>,
     check_crcs: bool,
-    /// Aborted transactions that begin further on: (first offset, producer id), the first last.
     /// `None` when everything is shown.
-    aborted: Option<Vec<(i64, i64)>>,
-    /// Producers whose open transaction will be aborted.
-    aborting: HashSet<i64>,
+    aborted: Option<Aborted>,
     /// The next offset to hand out: what is below was asked for by an earlier fetch.
     position: Offset,
 }
@@ -56,17 +52,12 @@ impl Fetched {
         aborted: Option<Vec<(i64, i64)>>,
         check_crcs: bool,
     ) -> Fetched {
-        let aborted = aborted.map(|mut aborted| {
-            aborted.sort_unstable_by(|a, b| b.cmp(a));
-            aborted
-        });
         Fetched {
             key,
             batches: Batches::new(records),
             current: None,
             check_crcs,
-            aborted,
-            aborting: HashSet::new(),
+            aborted: aborted.map(Aborted::new),
             position,
         }
     }
@@ -118,48 +109,19 @@ impl Fetched {
             if self.check_crcs {
                 batch.check_crc()?;
             }
-            if batch.is_control() {
-                self.end_transaction(&batch)?;
-            }
-            if batch.is_control() || self.is_aborted(&batch) {
+            let aborted = self.aborted.as_mut();
+            let hidden = aborted.is_some_and(|aborted| {
+                let last = batch.last_offset();
+                let (control, transactional) = (batch.is_control(), batch.is_transactional());
+                aborted.hides(last, batch.producer_id(), transactional, control)
+            });
+            if batch.is_control() || hidden {
                 self.position = self.position.max(batch.last_offset().next());
                 continue;
             }
             let records = batch.records(INFLATED_BYTES_MAX)?;
             self.current = Some((batch, records));
         }
-    }
-
-    fn is_aborted(&mut self, batch: &Batch) -> bool {
-        let Some(aborted) = &mut self.aborted else {
-            return false;
-        };
-        if !batch.is_transactional() {
-            return false;
-        }
-        while aborted
-            .last()
-            .is_some_and(|(first, _)| *first <= batch.last_offset().0)
-        {
-            self.aborting
-                .extend(aborted.pop().map(|(_, producer)| producer));
-        }
-        self.aborting.contains(&batch.producer_id())
-    }
-
-    /// A marker ends the producer's transaction, whichever way.
-    fn end_transaction(&mut self, batch: &Batch) -> Result<(), BatchError> {
-        if let Some(aborted) = &mut self.aborted {
-            while aborted
-                .last()
-                .is_some_and(|(first, _)| *first <= batch.last_offset().0)
-            {
-                self.aborting
-                    .extend(aborted.pop().map(|(_, producer)| producer));
-            }
-            self.aborting.remove(&batch.producer_id());
-        }
-        Ok(())
     }
 }
 

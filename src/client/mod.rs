@@ -5,6 +5,7 @@
 //! assignment) is pure and tested by itself; what waits goes through `rt`. Knows the broker only
 //! by its protocol.
 
+mod aborted;
 mod accumulator;
 mod admin;
 mod admin_configs;
@@ -40,12 +41,16 @@ mod pending_batch;
 mod positions;
 mod producer;
 mod producer_record;
+mod producer_transactions;
 mod sender;
 mod sequences;
 mod topic_partition;
+mod transaction;
+mod transactions;
 mod verdict;
 mod versions;
 
+pub(crate) use aborted::Aborted;
 pub use admin::{Admin, CreatedTopic, LogDir, NewTopic, ReplicaInDir};
 pub use admin_configs::{AlterOp, ConfigEntry, ConfigResource, ConfigSource, ConfigSynonym};
 pub use admin_groups::{DescribedGroup, DescribedMember, ListedGroup};
@@ -73,4 +78,6 @@ pub use partitioner::{StickyPartitioner, murmur2, partition_for_key};
 pub use producer::Producer;
 pub use producer_record::ProducerRecord;
 pub use topic_partition::TopicPartition;
+pub use transactions::GroupMetadata;
+pub(crate) use transactions::Transactions;
 pub use versions::Versions;

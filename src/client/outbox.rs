@@ -50,7 +50,7 @@ pub(super) struct Settled {
     result: Result<Acked, ClientError>,
     record_errors: Vec<(i32, String)>,
     /// Gives its share of `buffer.memory` back when it is dropped.
-    _batch: PendingBatch,
+    batch: PendingBatch,
 }
 
 impl Settled {
@@ -59,8 +59,14 @@ impl Settled {
             outcome: batch.outcome.clone(),
             result,
             record_errors: Vec::new(),
-            _batch: batch,
+            batch,
         }
+    }
+
+    /// Why it was given up, and whether it had its number by then; `None` if it was delivered.
+    pub(super) fn failure(&self) -> Option<(&ClientError, bool)> {
+        let error = self.result.as_ref().err()?;
+        Some((error, self.batch.sequence.is_some()))
     }
 
     /// Wakes those who wait. Not under a borrow of the outbox.
@@ -82,6 +88,9 @@ pub(super) struct Outbox {
     pub(super) accumulator: Accumulator,
     /// `None` without idempotence.
     sequences: Option<Sequences>,
+    /// The identity comes from the transaction coordinator, and only a transaction's end mends a
+    /// gap in the numbers.
+    transactional: bool,
     retries: u32,
     delivery_timeout: Duration,
     retry_backoff: Backoff,
@@ -92,6 +101,7 @@ impl Outbox {
         Outbox {
             accumulator: Accumulator::new(config),
             sequences: config.idempotence.then(Sequences::default),
+            transactional: config.transactional_id.is_some(),
             retries: config.retries,
             delivery_timeout: config.delivery_timeout,
             retry_backoff: config.client.retry_backoff,
@@ -103,12 +113,20 @@ impl Outbox {
         self.sequences
             .as_ref()
             .is_some_and(Sequences::needs_identity)
+            && !self.transactional
             && self.accumulator.unsettled() > 0
     }
 
     pub(super) fn set_identity(&mut self, identity: Identity) {
         if let Some(sequences) = &mut self.sequences {
             sequences.set_identity(identity);
+        }
+    }
+
+    /// See [`Sequences::renew_identity`].
+    pub(super) fn renew_identity(&mut self, identity: Identity) {
+        if let Some(sequences) = &mut self.sequences {
+            sequences.renew_identity(identity);
         }
     }
 
@@ -152,6 +170,7 @@ impl Outbox {
             retries: self.retries,
             expired: batch.created + self.delivery_timeout <= now,
             place,
+            transactional: self.transactional,
         };
         let verdict = judge(answer.code, attempt);
         let mut judged = Judged::default();
@@ -222,6 +241,9 @@ impl Outbox {
 
     /// The batch's number will not be used: the partition's count starts anew.
     fn restart(&mut self, batch: &PendingBatch) {
+        if self.transactional {
+            return;
+        }
         if let (Some(sequences), Some(sequence)) = (&mut self.sequences, batch.sequence) {
             sequences.restart(&batch.key, sequence);
         }

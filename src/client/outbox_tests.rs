@@ -395,6 +395,49 @@ fn a_batch_leaves_when_it_is_full_or_has_lingered_or_is_hurried() {
 }
 
 #[test]
+fn within_a_transaction_no_number_is_given_twice() {
+    let config = ProducerConfig {
+        transactional_id: Some("id".to_owned()),
+        ..config()
+    };
+    let mut outbox = Outbox::new(&config);
+    append(&mut outbox, 0, "a", at(0));
+    assert!(!outbox.needs_identity(), "it comes with the transaction");
+    assert!(outbox.drain(NODE, at(0), true, led).is_empty());
+    let identity = Identity { id: 9, epoch: 3 };
+    outbox.renew_identity(identity);
+    let mut batch = outbox.drain(NODE, at(0), true, led).remove(0);
+    let bytes = batch.build().unwrap();
+    let (sent, _) = Batch::parse(&bytes).unwrap();
+    assert!(sent.is_transactional());
+    assert_eq!((sent.producer_epoch(), sent.base_sequence()), (3, 0));
+    append(&mut outbox, 0, "b", at(0));
+    // Without a transaction it would be sent again under a higher epoch.
+    let answer = Answer::failed(ErrorCode::UNKNOWN_PRODUCER_ID, String::new());
+    let judged = outbox.judge(batch, answer, at(1), 0);
+    let (error, numbered) = judged.settled[0].failure().unwrap();
+    assert_eq!(
+        (error.code(), numbered),
+        (ErrorCode::UNKNOWN_PRODUCER_ID, true)
+    );
+    let error = error.clone();
+    let given_up = outbox.give_up_all(&error);
+    assert_eq!(
+        given_up[0].failure().map(|(_, numbered)| numbered),
+        Some(false)
+    );
+    assert!(!outbox.accumulator.has_unsettled_before(u64::MAX));
+    // The next transaction begins to count anew.
+    outbox.renew_identity(Identity { id: 9, epoch: 4 });
+    append(&mut outbox, 0, "c", at(2));
+    let batch = outbox.drain(NODE, at(2), true, led).remove(0);
+    assert_eq!(
+        batch.sequence.map(|s| (s.identity.epoch, s.base)),
+        Some((4, 0))
+    );
+}
+
+#[test]
 fn a_batch_without_a_leader_waits_and_says_so() {
     let config = ProducerConfig {
         idempotence: false,

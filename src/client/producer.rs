@@ -1,7 +1,7 @@
 //! The producer: records in, a future of their fate out.
 //!
 //! One executor. Owns the choice of partition and the waiting for room; batches, retries and
-//! sequences are behind it. Transactions are not spoken.
+//! sequences are behind it, and transactions beside it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -76,6 +76,23 @@ impl Producer {
         &self.inner.shared.cluster
     }
 
+    pub(super) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
+    /// Whether records are taken at all, with `transactional.id` only within a transaction.
+    fn check_open(&self) -> Result<(), ClientError> {
+        let shared = &self.inner.shared;
+        if let Some(fatal) = &*shared.fatal.borrow() {
+            return Err(fatal.clone());
+        }
+        if shared.closing.get() {
+            return Err(ClientError::Closed);
+        }
+        let transactions = shared.transactions.as_ref();
+        transactions.map_or(Ok(()), |one| one.with(|state| state.check_open()))
+    }
+
     /// Puts a record into a batch. Waits, at most `max.block.ms`, while the topic is not known or
     /// `buffer.memory` is used up. The record's fate is the returned future's.
     ///
@@ -84,12 +101,7 @@ impl Producer {
     /// was no room in time.
     pub async fn send(&self, record: ProducerRecord) -> Result<Delivery, ClientError> {
         let shared = &self.inner.shared;
-        if let Some(fatal) = &*shared.fatal.borrow() {
-            return Err(fatal.clone());
-        }
-        if shared.closing.get() {
-            return Err(ClientError::Closed);
-        }
+        self.check_open()?;
         let size = record.payload();
         if size > shared.config.request_size_max {
             let code = ErrorCode::MESSAGE_TOO_LARGE;
@@ -132,9 +144,6 @@ impl Producer {
                     })?
             }
         };
-        if shared.closing.get() {
-            return Err(ClientError::Closed);
-        }
         // Another task may have opened a batch meanwhile.
         if let Some(delivery) = self.append(&record, partition, timestamp)? {
             return Ok(delivery);
@@ -157,6 +166,8 @@ impl Producer {
         partition: i32,
         timestamp: i64,
     ) -> Result<Option<Delivery>, ClientError> {
+        // The caller may have waited since it last looked.
+        self.check_open()?;
         let shared = &self.inner.shared;
         let appended = shared.outbox.borrow_mut().accumulator.append(
             &record.topic,
@@ -250,13 +261,23 @@ impl Producer {
         }
     }
 
-    /// Refuses new records, flushes, and ends the connections. What is not settled after `limit`
-    /// fails with [`ClientError::Closed`].
+    /// Refuses new records, aborts an open transaction, flushes, and ends the connections. What is
+    /// not settled after `limit` fails with [`ClientError::Closed`].
     pub async fn close(self, limit: Duration) {
         let shared = &self.inner.shared;
-        shared.closing.set(true);
+        let transactions = shared.transactions.as_ref();
+        let is_open = transactions.is_some_and(|one| one.with(|state| state.is_under_way()));
+        let ending = async {
+            if is_open {
+                // The coordinator aborts it after transaction.timeout.ms if this does not.
+                let _ = self.abort_transaction().await;
+            }
+            shared.closing.set(true);
+            self.flush().await;
+        };
         // Whatever is left is failed below.
-        let _ = rt::timeout(limit, self.flush()).await;
+        let _ = rt::timeout(limit, ending).await;
+        shared.closing.set(true);
         let left = shared.outbox.borrow_mut().give_up_all(&ClientError::Closed);
         left.into_iter().for_each(Settled::tell);
         shared.cluster.close();
@@ -319,6 +340,16 @@ fn validate(config: &ProducerConfig) -> Result<(), ClientError> {
         return invalid(
             "enable.idempotence allows at most 5 max.in.flight.requests.per.connection",
         );
+    }
+    if config.transactional_id.is_some() && !config.idempotence {
+        return invalid("transactional.id needs enable.idempotence");
+    }
+    if config
+        .transactional_id
+        .as_ref()
+        .is_some_and(String::is_empty)
+    {
+        return invalid("transactional.id is empty");
     }
     if config.in_flight_max == 0 || config.batch_size == 0 || config.buffer_memory == 0 {
         return invalid("a size or count of zero");

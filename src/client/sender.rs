@@ -17,8 +17,10 @@ use super::error::{ClientError, check};
 use super::metadata::ClusterView;
 use super::outbox::{Answer, Outbox, Settled};
 use super::pending_batch::PendingBatch;
+use super::producer_transactions::admit;
 use super::sequences::Identity;
 use super::topic_partition::TopicPartition;
+use super::transactions::Transactions;
 use crate::observe::hop::{self, Hop, What};
 use crate::rt::sync::{Event, Notify, Semaphore};
 use crate::rt::{self, Instant};
@@ -32,6 +34,8 @@ use crate::wire::{ErrorCode, Records, Str};
 
 /// The last version that names topics instead of using their ids.
 const PRODUCE_BY_NAME_LAST: i16 = 12;
+/// From this version on the leader adds its partition to the transaction by itself.
+const PRODUCE_ADDS_FIRST: i16 = 12;
 /// The first version whose request is exactly what is built here.
 const PRODUCE_FIRST: i16 = 3;
 
@@ -39,6 +43,8 @@ const PRODUCE_FIRST: i16 = 3;
 pub(super) struct Shared {
     pub(super) config: ProducerConfig,
     pub(super) cluster: Cluster,
+    /// With `transactional.id`.
+    pub(super) transactions: Option<Transactions>,
     pub(super) outbox: RefCell<Outbox>,
     /// Wakes the sender: a batch is full, an answer came, a flush began.
     pub(super) bell: Notify,
@@ -59,7 +65,12 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(config: ProducerConfig, cluster: Cluster) -> Rc<Shared> {
+        let transactions = config.transactional_id.as_ref().map(|id| {
+            let timeout = config.transaction_timeout;
+            Transactions::new(cluster.clone(), id, timeout)
+        });
         Rc::new(Shared {
+            transactions,
             outbox: RefCell::new(Outbox::new(&config)),
             bell: Notify::new(),
             memory: Semaphore::new(config.buffer_memory as u64),
@@ -121,7 +132,8 @@ pub(super) async fn run(shared: Rc<Shared>) {
             get_identity(&shared).await;
             continue;
         }
-        let look_again = send_ready(&shared, now);
+        admit(&shared).await;
+        let look_again = send_ready(&shared, rt::now());
         rt::select2(shared.bell.notified(), rt::sleep_until_opt(look_again)).await;
     }
 }
@@ -279,14 +291,19 @@ fn start(
             .unwrap_or_default()
     };
     let by_id = batches.iter().all(|batch| !id(batch).is_zero());
-    let last = if by_id {
-        i16::MAX
-    } else {
-        PRODUCE_BY_NAME_LAST
+    let mut range = match by_id {
+        true => (PRODUCE_FIRST, i16::MAX),
+        false => (PRODUCE_FIRST, PRODUCE_BY_NAME_LAST),
     };
+    if let Some(transactions) = &shared.transactions {
+        match transactions.with(|state| state.is_implicit()) {
+            true => range.0 = PRODUCE_ADDS_FIRST,
+            false => range.1 = PRODUCE_ADDS_FIRST - 1,
+        }
+    }
     let version = connection
         .versions()
-        .choose::<ProduceRequest>(PRODUCE_FIRST, last)?;
+        .choose::<ProduceRequest>(range.0, range.1)?;
     let mut topics: Vec<TopicProduceData> = Vec::new();
     for batch in batches {
         let records = batch
@@ -312,6 +329,7 @@ fn start(
     }
     let timeout = shared.config.client.request_timeout.as_millis();
     let request = ProduceRequest {
+        transactional_id: shared.transactions.as_ref().map(|t| t.id().clone()),
         acks: shared.config.acks.wire(),
         timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
         topic_data: topics,
@@ -391,7 +409,13 @@ fn settle(shared: &Rc<Shared>, batch: PendingBatch, answer: Answer) {
     tell(shared, judged.settled);
 }
 
-fn tell(shared: &Shared, settled: impl IntoIterator<Item = Settled>) {
+/// Wakes those who wait for batches, once the transaction knows what was not delivered.
+pub(super) fn tell(shared: &Shared, settled: Vec<Settled>) {
+    if let Some(transactions) = &shared.transactions {
+        for (error, numbered) in settled.iter().filter_map(Settled::failure) {
+            transactions.with(|state| state.batch_failed(error, numbered));
+        }
+    }
     settled.into_iter().for_each(Settled::tell);
     shared.settled.notify_all();
 }

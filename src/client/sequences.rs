@@ -75,6 +75,15 @@ impl Sequences {
         self.identity
     }
 
+    /// A transaction has ended, with nothing unsettled, and the next one has this identity. Under
+    /// another than before the numbers begin anew.
+    pub fn renew_identity(&mut self, identity: Identity) {
+        if self.identity != Some(identity) {
+            self.partitions.clear();
+            self.identity = Some(identity);
+        }
+    }
+
     /// Whether the first batch in the partition's queue may go out now: `sequence` is what it got
     /// when it was sent before, `None` if it is new.
     pub fn may_send(&self, key: &TopicPartition, sequence: Option<Sequence>) -> bool {
@@ -280,6 +289,22 @@ mod tests {
         // A late answer to the old epoch changes nothing.
         s.acked(&key(0), behind, 2);
         assert_eq!(s.place(&key(0), behind), None);
+    }
+
+    #[test]
+    fn a_transaction_goes_on_counting_unless_its_identity_is_another() {
+        let mut s = sequences();
+        let first = s.assign(&key(0), 3).unwrap();
+        s.acked(&key(0), first, 3);
+        s.renew_identity(ONE);
+        assert_eq!(s.assign(&key(0), 2).map(|s| s.base), Some(3));
+        // Given up, which only the end of the transaction mends.
+        let two = Identity { id: 9, epoch: 1 };
+        s.renew_identity(two);
+        assert!(s.may_send(&key(0), None));
+        let base = 0;
+        let identity = two;
+        assert_eq!(s.assign(&key(0), 2), Some(Sequence { identity, base }));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Attempt {
     pub expired: bool,
     /// For a numbered batch: where it stands.
     pub place: Option<Place>,
+    /// Part of a transaction: the coordinator alone gives new numbers, at its end.
+    pub transactional: bool,
 }
 
 /// Decides.
@@ -53,7 +55,7 @@ pub fn judge(error: ErrorCode, attempt: Attempt) -> Verdict {
             | ErrorCode::INVALID_PRODUCER_EPOCH
             | ErrorCode::PRODUCER_FENCED,
             Some(_),
-        ) if may_retry => Verdict::RetryAnew,
+        ) if may_retry && !attempt.transactional => Verdict::RetryAnew,
         (error, _) if error.is_retriable() && may_retry => Verdict::Retry {
             refresh: moves_leader(error),
         },
@@ -89,6 +91,7 @@ mod tests {
         retries: 3,
         expired: false,
         place: None,
+        transactional: false,
     };
 
     fn numbered(place: Place) -> Attempt {

@@ -7,9 +7,17 @@ use crate::wire::messages::api_versions_response::ApiVersionsResponse;
 use super::error::ClientError;
 use super::exchange::Exchange;
 
-/// The version ranges of one broker, `(key, first, last)` by rising key.
+/// The feature that says which protocol transactions follow (KIP-890).
+const TRANSACTION_VERSION: &str = "transaction.version";
+
+/// What one broker said of itself and its cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Versions(Vec<(i16, i16, i16)>);
+pub struct Versions {
+    /// `(key, first, last)` by rising key.
+    ranges: Vec<(i16, i16, i16)>,
+    /// The cluster's finalized `transaction.version`, 0 where it has none.
+    transaction_version: i16,
+}
 
 impl Versions {
     pub fn new(answer: &ApiVersionsResponse) -> Versions {
@@ -20,13 +28,26 @@ impl Versions {
             .collect();
         ranges.sort_unstable();
         ranges.dedup_by_key(|range| range.0);
-        Versions(ranges)
+        let mut finalized = answer.finalized_features.iter();
+        let transactions = finalized.find(|feature| feature.name.as_str() == TRANSACTION_VERSION);
+        Versions {
+            ranges,
+            transaction_version: transactions.map_or(0, |feature| feature.max_version_level),
+        }
     }
 
     /// What the broker speaks of this API.
     pub fn range(&self, key: i16) -> Option<(i16, i16)> {
-        let at = self.0.binary_search_by_key(&key, |range| range.0).ok()?;
-        Some((self.0[at].1, self.0[at].2))
+        let at = self
+            .ranges
+            .binary_search_by_key(&key, |range| range.0)
+            .ok()?;
+        Some((self.ranges[at].1, self.ranges[at].2))
+    }
+
+    /// The cluster's finalized `transaction.version`.
+    pub fn transaction_version(&self) -> i16 {
+        self.transaction_version
     }
 
     /// The last version that both sides speak, within `first..=last`, which is what the caller can
@@ -56,7 +77,7 @@ impl Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::messages::api_versions_response::ApiVersion;
+    use crate::wire::messages::api_versions_response::{ApiVersion, FinalizedFeatureKey};
     use crate::wire::messages::metadata_request::MetadataRequest;
 
     fn speaks(min_version: i16, max_version: i16) -> Versions {
@@ -70,6 +91,24 @@ mod tests {
             api_keys: vec![api],
             ..Default::default()
         })
+    }
+
+    #[test]
+    fn the_finalized_level_of_transactions_is_known() {
+        let feature = |name: &str, level| FinalizedFeatureKey {
+            name: name.into(),
+            max_version_level: level,
+            ..Default::default()
+        };
+        let answer = ApiVersionsResponse {
+            finalized_features: vec![
+                feature("group.version", 1),
+                feature("transaction.version", 2),
+            ],
+            ..Default::default()
+        };
+        assert_eq!(Versions::new(&answer).transaction_version(), 2);
+        assert_eq!(speaks(0, 1).transaction_version(), 0);
     }
 
     #[test]
