@@ -187,6 +187,12 @@ fn config(setup: &Setup, at: usize) -> BrokerConfig {
         format!("highwater.read.ahead.bytes={}", 1 << 20),
         "offsets.topic.num.partitions=3".to_owned(),
         format!("offsets.topic.replication.factor={}", setup.brokers.min(3)),
+        "transaction.state.log.num.partitions=3".to_owned(),
+        format!(
+            "transaction.state.log.replication.factor={}",
+            setup.brokers.min(3)
+        ),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000".to_owned(),
         "group.initial.rebalance.delay.ms=0".to_owned(),
     ];
     if setup.brokers > 1 {

@@ -5,6 +5,7 @@ use super::hosts::{Host, at_once};
 use super::ledger::{Counts, Ledger, Promise};
 use super::load::{self, Load, Row, Topic};
 use super::nemesis::{self, Nemesis, Trouble};
+use super::transfers::{self, Transfers};
 use super::{replicas, seeds};
 use crate::client::connection::MISPLACED;
 use crate::cluster::OFFSETS_TOPIC;
@@ -29,6 +30,8 @@ struct Plan {
     topics: Vec<Topic>,
     promises: Vec<(String, Promise)>,
     rows: Vec<Row>,
+    /// So many producers send in transactions.
+    transfers: u32,
     troubles: &'static [Trouble],
     strikes: u64,
     /// Partitions move to other brokers all the time.
@@ -68,6 +71,8 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
         ending: Cell::new(false),
         running: Cell::new(0),
         lives: Cell::new(0),
+        transfers: Transfers::default(),
+        transfer_producers: plan.transfers,
     });
     cluster.format();
     cluster.start_all();
@@ -85,6 +90,19 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
         let client = move |load| load::belong(load, id, "workers");
         let name = format!("member-{id}");
         clients.push(Host::start(world, &name, &load, client));
+    }
+    for id in 0..plan.transfers {
+        let client = move |load| transfers::transfer(load, id);
+        let name = format!("transfer-{id}");
+        clients.push(Host::start(world, &name, &load, client));
+    }
+    if plan.transfers > 0 {
+        clients.push(Host::start(
+            world,
+            "transfer-reader",
+            &load,
+            transfers::read,
+        ));
     }
     let brokers = plan.setup.brokers as i32;
     if plan.shuffles {
@@ -130,7 +148,17 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     let ended = world.run_until(END_LIMIT, || load.running.get() == 0);
     assert!(ended, "{} clients do not end", load.running.get());
     at_once(world, "auditor", &load, END_LIMIT, load::audit);
+    if plan.transfers > 0 {
+        let limit = 2 * END_LIMIT;
+        at_once(world, "transfer-auditor", &load, limit, transfers::audit);
+        println!(
+            "transactions: {} committed, {} aborted",
+            load.transfers.committed.get(),
+            load.transfers.aborted.get()
+        );
+    }
     let mut violations = load.ledger.violations();
+    violations.extend(load.transfers.violations());
     violations.extend(left_behind(&cluster));
     let misplaced = MISPLACED.take();
     if misplaced > 0 {
@@ -253,6 +281,7 @@ fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
             (OFFSETS_TOPIC.to_owned(), promise(flushed_offsets)),
         ],
         rows: vec![Row::Idempotent, Row::All, Row::Leader, Row::None],
+        transfers: 0,
         troubles: nemesis::FOR_ONE,
         strikes,
         shuffles: false,
@@ -343,6 +372,7 @@ fn several_brokers(brokers: usize, strikes: u64, seed: u64) -> Plan {
             .map(|name| (name.to_owned(), promise))
             .into(),
         rows: vec![Row::Idempotent, Row::Idempotent, Row::All, Row::None],
+        transfers: 0,
         troubles: nemesis::FOR_SEVERAL,
         strikes,
         shuffles: brokers > 3,
@@ -374,6 +404,29 @@ fn one_broker_keeps_its_promises() {
 #[test]
 fn one_broker_that_moves_replicas_between_its_directories_keeps_its_promises() {
     run(2, |seed| one_broker_that_moves(seed % 2 == 0, 10));
+}
+
+/// The same world with producers in transactions, and little beside them.
+fn with_transfers(mut plan: Plan) -> Plan {
+    let like = plan.topics[0].clone();
+    plan.topics.push(Topic {
+        name: transfers::TOPIC.to_owned(),
+        partitions: transfers::PARTITIONS,
+        ..like
+    });
+    plan.rows = vec![Row::Idempotent];
+    plan.transfers = 3;
+    plan
+}
+
+#[test]
+fn transactions_of_one_broker_are_all_or_nothing() {
+    run(2, |_| with_transfers(one_broker(true, 8)));
+}
+
+#[test]
+fn transactions_of_three_brokers_are_all_or_nothing() {
+    run(2, |seed| with_transfers(several_brokers(3, 6, seed)));
 }
 
 #[test]

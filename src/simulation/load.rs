@@ -3,6 +3,7 @@
 
 use super::ledger::{Ledger, RecordId};
 use super::probes::Probes;
+use super::transfers::{self, Transfers};
 use crate::client::{
     Acks, Admin, ClientConfig, ClientError, CommittedOffset, Consumer, ConsumerConfig,
     ConsumerRecord, Election, NewTopic, OffsetReset, Producer, ProducerConfig, ProducerRecord,
@@ -49,15 +50,23 @@ pub(super) struct Load {
     pub(super) running: Cell<usize>,
     /// Lives of producers so far: each numbers its records by itself.
     pub(super) lives: Cell<u32>,
+    pub(super) transfers: Transfers,
+    /// So many producers send in transactions.
+    pub(super) transfer_producers: u32,
 }
 
 impl Load {
+    /// The partitions of everybody but those with transactions.
     pub(super) fn partitions(&self) -> Vec<TopicPartition> {
         let of = |topic: &Topic| {
             let name = Str::from(&topic.name);
             (0..topic.partitions).map(move |partition| TopicPartition::new(name.clone(), partition))
         };
-        self.topics.iter().flat_map(of).collect()
+        let own = self
+            .topics
+            .iter()
+            .filter(|topic| topic.name != transfers::TOPIC);
+        own.flat_map(of).collect()
     }
 
     /// A client was told that there is a record at this offset: it must be below a high watermark.
@@ -84,7 +93,7 @@ impl Load {
 }
 
 /// Tries until it works or `give_up` holds.
-async fn insist<T, F: Future<Output = Result<T, ClientError>>>(
+pub(super) async fn insist<T, F: Future<Output = Result<T, ClientError>>>(
     give_up: impl Fn() -> bool,
     mut attempt: impl FnMut() -> F,
 ) -> Option<T> {
@@ -274,11 +283,11 @@ pub(super) async fn belong(load: Rc<Load>, id: u32, group: &'static str) {
     let Some(mut consumer) = insist(ending, || Consumer::connect(config.clone())).await else {
         return;
     };
-    let topics: Vec<&str> = load
+    let own = load
         .topics
         .iter()
-        .map(|topic| topic.name.as_str())
-        .collect();
+        .filter(|topic| topic.name != transfers::TOPIC);
+    let topics: Vec<&str> = own.map(|topic| topic.name.as_str()).collect();
     if consumer.subscribe(&topics).await.is_err() {
         return;
     }

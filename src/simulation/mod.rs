@@ -8,7 +8,7 @@
 //!
 //! * [`cluster`] brokers and their lives; [`probes`] what is true inside of them at every step;
 //!   [`committed`] what lies on their disks while they run;
-//! * [`load`] the clients; [`hosts`] where they live; [`ledger`] what they know, and the judgement;
+//! * [`load`] the clients; [`transfers`] those with transactions; [`hosts`] where they live; [`ledger`] what they know, and the judgement;
 //! * [`replicas`] what lies on the disks in the end;
 //! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
 //!
@@ -23,14 +23,14 @@
 //! | acknowledged with acks=all, or given to a consumer: below a high watermark | at each record | [`load`] |
 //! | nothing acknowledged or seen is lost, doubled, reordered or invented beyond what the row allows | at each record and in the end | [`ledger`] |
 //! | committed offsets of a group do not go back | after each rebalance and in the end | [`ledger`] |
+//! | a transaction is all or nothing, over partitions and a group's offsets; nothing of it shows before its commit is asked for; none is left open | at each record and in the end | [`transfers`] |
 //! | a producer hears of each record once | when it ends | [`load`] |
 //! | an answer is that of the oldest request without one | at each answer | `client::connection`, [`history`] |
 //! | requests that wait do not pile up; with the clients gone none is left | every eighth step; in the end | [`probes`], [`history`] |
 //! | replicas come back into the in-sync set, brokers serve and stop | in the end | [`history`] |
 //!
-//! Most steps touch no partition, which is why not each is looked at. Not checked here: that a
-//! transaction is all or nothing, for there is no coordinator yet. Offsets of groups are compared by
-//! what their members are told, not inside the coordinators.
+//! Most steps touch no partition, which is why not each is looked at. Offsets of groups are compared
+//! by what their members are told, not inside the coordinators.
 
 mod cluster;
 mod committed;
@@ -41,6 +41,7 @@ mod load;
 mod nemesis;
 mod probes;
 mod replicas;
+mod transfers;
 
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
