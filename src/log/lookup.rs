@@ -146,6 +146,12 @@ impl Log {
         self.state().producers.describe()
     }
 
+    /// Whether a transaction has been open here for longer than any may be.
+    pub fn has_late_transaction(&self, now_ms: i64, max_timeout_ms: i64) -> bool {
+        let state = self.state();
+        state.producers.has_late_txn(now_ms, max_timeout_ms)
+    }
+
     /// Starts the verification of a producer's transaction (KIP-890); `NONE` if it is open here.
     pub fn start_verification(
         &self,

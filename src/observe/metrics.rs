@@ -4,6 +4,7 @@
 use super::cleaner_metrics::CleanerFamilies;
 use super::log_metrics::LogFamilies;
 use super::replica_metrics::ReplicaFamilies;
+use super::transaction_metrics::TransactionFamilies;
 use crate::broker::{Context, ms_between};
 use crate::rt::Instant;
 use crate::wire::api::ApiKey;
@@ -70,6 +71,7 @@ pub struct Families {
     pub log_size: Family<PartitionLabels, Gauge>,
     pub logs: LogFamilies,
     pub replicas: ReplicaFamilies,
+    pub transactions: TransactionFamilies,
     pub offline_log_directories: Gauge,
     pub log_directory_offline: Family<DirectoryLabels, Gauge>,
     pub cleaner: CleanerFamilies,
@@ -107,6 +109,7 @@ impl Families {
             log_size: Family::default(),
             logs: LogFamilies::default(),
             replicas: ReplicaFamilies::default(),
+            transactions: TransactionFamilies::default(),
             offline_log_directories: Gauge::default(),
             log_directory_offline: Family::default(),
             cleaner: CleanerFamilies::default(),
@@ -192,6 +195,7 @@ impl Families {
         );
         f.logs.register(&mut registry);
         f.replicas.register(&mut registry);
+        f.transactions.register(&mut registry);
         registry.register(
             "offline_log_directory_count",
             "Log directories that cannot be used",

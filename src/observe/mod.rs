@@ -8,3 +8,4 @@ pub mod logging;
 pub mod metrics;
 pub mod replica_metrics;
 pub mod request_log;
+pub mod transaction_metrics;

@@ -14,6 +14,10 @@ pub(crate) enum Mutation {
     CountUnflushed,
     /// Every member of the in-sync set leads, whomever the controller elected.
     LeadUnasked,
+    /// A transaction's coordinator acts on what is not committed.
+    DecideUnstored,
+    /// A transaction's coordinator leaves what the one before it decided to others.
+    LeaveDecided,
 }
 
 #[cfg(test)]

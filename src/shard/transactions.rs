@@ -15,6 +15,8 @@ use crate::coordinator::transactions::{
 };
 use crate::coordinator::{CoordinatorRecord, ReplyToken, partition_for};
 use crate::log::VerificationGuard;
+use crate::observe::transaction_metrics::TransactionCounts;
+use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
 use crate::rt;
 use crate::rt::sync::{Event, oneshot};
@@ -118,6 +120,18 @@ impl Transactions {
             coordinator.stopped.set(true);
             coordinator.stop.notify_all();
         }
+    }
+
+    /// What the shard has of transactions now, for its gauges.
+    pub fn counts(&self) -> TransactionCounts {
+        let mut counts = TransactionCounts::default();
+        for coordinator in self.by_partition.borrow().values() {
+            let (ids, ongoing, completing) = coordinator.state.borrow().counts();
+            counts.ids += ids as u64;
+            counts.ongoing += ongoing as u64;
+            counts.completing += completing as u64;
+        }
+        counts
     }
 
     /// The metadata has changed.
@@ -276,6 +290,7 @@ impl TransactionCoordinator {
                         }
                     });
                 }
+                Effect::WriteMarkers(_) if mutation::is_on(Mutation::LeaveDecided) => {}
                 Effect::WriteMarkers(markers) => {
                     if let Some(shard) = self.log.shard() {
                         rt::spawn(shard.write_all_markers(self.clone(), markers));
@@ -309,6 +324,7 @@ impl TransactionCoordinator {
     async fn report(self: Rc<Self>, append: AppendId, stored: Stored) {
         let outcome = match stored {
             Stored::Known(outcome) => outcome.map(|_| ()),
+            Stored::Waiting { .. } if mutation::is_on(Mutation::DecideUnstored) => Ok(()),
             Stored::Waiting {
                 required, epoch, ..
             } => {

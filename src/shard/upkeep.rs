@@ -145,6 +145,9 @@ impl Shard {
             fetched_bytes: self.fetchers.bytes.get(),
             ..ReplicaCounts::default()
         };
+        let mut transactions = self.transactions.counts();
+        let max_timeout_ms = i64::from(self.node.config.transaction_max_timeout_ms);
+        let now_ms = rt::wall_ms();
         for partition in self.partitions() {
             let labels = PartitionLabels {
                 topic: partition.topic.to_string(),
@@ -170,6 +173,8 @@ impl Shard {
             if let Some(leader) = partition.leader() {
                 let (in_sync, least) = (leader.in_sync().len(), leader.effective_min_in_sync());
                 counts.leaders += 1;
+                let is_late = partition.log.has_late_transaction(now_ms, max_timeout_ms);
+                transactions.late_partitions += u64::from(is_late);
                 counts.under_replicated += u64::from(in_sync < leader.replicas().len());
                 counts.under_min_isr += u64::from(in_sync < least);
                 counts.at_min_isr += u64::from(in_sync == least);
@@ -184,6 +189,7 @@ impl Shard {
             }
         }
         families.replicas.refresh(&shard_labels, &counts);
+        families.transactions.refresh(&shard_labels, &transactions);
     }
 
     /// Ends the shard: no new requests, those under way are answered, every log is closed. Answers

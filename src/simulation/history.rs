@@ -514,3 +514,21 @@ fn a_second_leader_in_an_epoch_is_found_out() {
     let found = finds(Mutation::LeadUnasked, leaders_fall(2));
     assert!(found.contains("leads epoch"));
 }
+
+/// Leaders fall, and with them coordinators, while transactions end all the time.
+fn coordinators_fall() -> Plan {
+    let mut plan = with_transfers(leaders_fall(8));
+    plan.pause_us = 10_000;
+    plan
+}
+
+#[test]
+fn a_coordinator_that_acts_on_what_may_be_lost_is_found_out() {
+    finds(Mutation::DecideUnstored, coordinators_fall());
+}
+
+#[test]
+fn markers_that_nobody_writes_are_found_out() {
+    let found = finds(Mutation::LeaveDecided, with_transfers(leaders_fall(1)));
+    assert!(found.contains("left open"), "{found}");
+}

@@ -167,9 +167,13 @@ impl TransactionCoordinatorShard {
         self.flexible_records = flexible;
     }
 
-    /// Transactional ids, and appends under way: figures for metrics.
-    pub fn work_in_progress(&self) -> (usize, usize) {
-        (self.ids.len(), self.in_flight.len())
+    /// Transactional ids, those whose transaction is open, and those whose transaction is decided
+    /// and not over: figures for metrics.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let states = self.ids.values().map(|entry| entry.now.state);
+        let ongoing = states.clone().filter(|state| *state == State::Ongoing);
+        let completing = states.filter(|state| state.is_prepared());
+        (self.ids.len(), ongoing.count(), completing.count())
     }
 
     // ---- life
