@@ -370,6 +370,27 @@ fn what_cannot_be_is_refused_in_one_line() {
     assert!(said.contains("4294967295"), "{said}");
     let said = with(&["--partitions", "1", "--json", "/nonexistent/x.json"]);
     assert!(said.contains("/nonexistent/x.json"), "{said}");
+    let transactional = |more: &[&str]| with(&[&["--transactional-id", "id"], more].concat());
+    let said = transactional(&["--acks", "1"]);
+    assert!(said.contains("transactions need acks=all"), "{said}");
+    let said = transactional(&["--transaction-records", "0"]);
+    assert!(said.contains("a transaction of nothing"), "{said}");
+    let said = transactional(&["--transaction-abort-percent", "101"]);
+    assert!(said.contains("from 0 to 100"), "{said}");
+    let said = transactional(&["--transaction-timeout-ms", "3000"]);
+    assert!(
+        said.contains("3000 ms would be aborted by their timeout"),
+        "{said}"
+    );
+    let said = transactional(&["--producers", "0", "--consumers", "1"]);
+    assert!(said.contains("those of producers"), "{said}");
+    let said = transactional(&["--consumers", "1", "--isolation-level", "read_uncommitted"]);
+    assert!(said.contains("read_committed"), "{said}");
+    // Without an id they would mean nothing.
+    let output = bench(&[&at[..], &["--transaction-records", "5"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("--transactional-id"), "{said}");
     let mut client = Client::connect(broker.address);
     client.create_topic("three", 3, &[]);
     let said = with(&["--topic", "three", "--partitions", "4"]);

@@ -6,7 +6,7 @@ use super::consumer::{Consumer, Mode};
 use super::error::ClientError;
 use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
 use super::topic_partition::TopicPartition;
-use super::transactions::GroupMetadata;
+use super::transaction_offsets::GroupMetadata;
 use crate::rt;
 
 impl Consumer {

@@ -9,7 +9,8 @@ use super::group_coordinator::CommittedOffset;
 use super::producer::Producer;
 use super::sender::{Shared, tell};
 use super::topic_partition::TopicPartition;
-use super::transactions::{GroupMetadata, Transactions};
+use super::transaction_offsets::GroupMetadata;
+use super::transactions::Transactions;
 use crate::rt;
 
 impl Producer {

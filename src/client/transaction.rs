@@ -223,13 +223,17 @@ impl Transaction {
     ) -> Vec<TopicPartition> {
         let mut missing = Vec::new();
         for key in partitions {
-            if self.implicit {
-                self.started = true;
-            } else if !self.added.contains(key) {
+            self.sending();
+            if !self.implicit && !self.added.contains(key) {
                 missing.push(key.clone());
             }
         }
         missing
+    }
+
+    /// A batch is about to leave: where leaders tell the coordinator it may know from now on.
+    pub fn sending(&mut self) {
+        self.started |= self.implicit;
     }
 
     /// The coordinator took these partitions.

@@ -10,22 +10,17 @@ use std::time::Duration;
 use super::cluster::{Cluster, CoordinatorKind};
 use super::error::{ClientError, check};
 use super::exchange::Exchange;
-use super::group_coordinator::{CommittedOffset, Committer, GroupCoordinator};
 use super::sequences::Identity;
 use super::topic_partition::TopicPartition;
 use super::transaction::{Next, Severity, Step, Transaction, severity};
 use crate::rt::sync::Semaphore;
 use crate::rt::{self, Instant};
 use crate::types::NodeId;
-use crate::wire::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
 use crate::wire::messages::add_partitions_to_txn_request::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
 };
 use crate::wire::messages::end_txn_request::EndTxnRequest;
 use crate::wire::messages::init_producer_id_request::InitProducerIdRequest;
-use crate::wire::messages::txn_offset_commit_request::{
-    TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition, TxnOffsetCommitRequestTopic,
-};
 use crate::wire::{ErrorCode, Str};
 
 /// The `transaction.version` from which leaders add partitions themselves and every end raises the
@@ -33,41 +28,20 @@ use crate::wire::{ErrorCode, Str};
 const IMPLICIT_FIRST: i16 = 2;
 /// The last version of AddPartitionsToTxn that is for clients.
 const ADD_PARTITIONS_LAST: i16 = 3;
-/// With later versions the group coordinator adds the offsets, and the end raises the epoch.
-const COMMIT_OFFSETS_EXPLICIT_LAST: i16 = 4;
+/// With later versions the end raises the epoch.
 const END_EXPLICIT_LAST: i16 = 4;
-/// Later versions of TxnOffsetCommit use the ids of topics.
-const COMMIT_OFFSETS_BY_NAME_LAST: i16 = 5;
 /// While the transaction before it is being completed, which is soon over.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Who commits offsets within a transaction: what a consumer says of itself as a member of its
-/// group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMetadata {
-    pub(super) group: Str,
-    pub(super) committer: Committer,
-}
-
-impl GroupMetadata {
-    /// A group whose members are not asked for, as a consumer with assigned partitions has.
-    pub fn new(group: &str) -> GroupMetadata {
-        GroupMetadata {
-            group: Str::from(group),
-            committer: Committer::simple(),
-        }
-    }
-}
-
 /// See the module's words.
 pub(crate) struct Transactions {
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     id: Str,
     timeout: Duration,
     node: Cell<Option<NodeId>>,
     state: RefCell<Transaction>,
     /// Beginning, ending and offsets go one after the other.
-    turn: Semaphore,
+    pub(super) turn: Semaphore,
 }
 
 impl Transactions {
@@ -106,7 +80,7 @@ impl Transactions {
 
     /// Sends to the coordinator at no later version than `last`. With the answer comes whether the
     /// cluster's transactions are of the newer protocol.
-    async fn call<R: Exchange>(
+    pub(super) async fn call<R: Exchange>(
         &self,
         request: &R,
         last: i16,
@@ -121,7 +95,7 @@ impl Transactions {
 
     /// Repeats `attempt` while `step` may succeed later and `deadline` has not passed. The last
     /// error is the states' to take in, too.
-    async fn repeat<T>(
+    pub(super) async fn repeat<T>(
         &self,
         step: Step,
         deadline: Instant,
@@ -157,7 +131,7 @@ impl Transactions {
     }
 
     /// What requests say of the producer.
-    fn identity(&self) -> Result<Identity, ClientError> {
+    pub(super) fn identity(&self) -> Result<Identity, ClientError> {
         let missing = || ClientError::Invalid("transactions are not initialised".to_owned());
         self.with(|state| state.identity()).ok_or_else(missing)
     }
@@ -245,75 +219,6 @@ impl Transactions {
         Ok(())
     }
 
-    /// Makes offsets of a group part of the transaction.
-    ///
-    /// # Errors
-    /// The refusal of either coordinator; the transaction can only be aborted then.
-    pub(crate) async fn send_offsets(
-        &self,
-        offsets: &[(TopicPartition, CommittedOffset)],
-        group: &GroupMetadata,
-        deadline: Instant,
-    ) -> Result<(), ClientError> {
-        let _turn = self.turn.acquire(1).await;
-        self.with(|state| state.check_open())?;
-        if offsets.is_empty() {
-            return Ok(());
-        }
-        let identity = self.identity()?;
-        let implicit = self.with(|state| state.is_implicit());
-        let last = if implicit {
-            // The group coordinator may have told ours also if its answer does not come.
-            self.with(|state| state.offsets_added());
-            COMMIT_OFFSETS_BY_NAME_LAST
-        } else {
-            self.add_offsets(identity, &group.group, deadline).await?;
-            COMMIT_OFFSETS_EXPLICIT_LAST
-        };
-        let request = TxnOffsetCommitRequest {
-            transactional_id: self.id.clone(),
-            group_id: group.group.clone(),
-            producer_id: identity.id,
-            producer_epoch: identity.epoch,
-            generation_id_or_member_epoch: group.committer.generation,
-            member_id: group.committer.member_id.clone(),
-            group_instance_id: group.committer.instance_id.clone(),
-            topics: topics_of(offsets),
-            ..TxnOffsetCommitRequest::default()
-        };
-        let coordinator = GroupCoordinator::new(self.cluster.clone(), group.group.clone());
-        self.repeat(Step::CommitOffsets, deadline, async || {
-            let answer = coordinator.call(&request, last, Duration::ZERO).await?;
-            let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);
-            let code = worst(partitions.map(|partition| partition.error_code));
-            let checked = check(code, || self.what("TXN_OFFSET_COMMIT"));
-            checked.inspect_err(|error| coordinator.doubt(error))
-        })
-        .await
-    }
-
-    async fn add_offsets(
-        &self,
-        identity: Identity,
-        group: &Str,
-        deadline: Instant,
-    ) -> Result<(), ClientError> {
-        let request = AddOffsetsToTxnRequest {
-            transactional_id: self.id.clone(),
-            producer_id: identity.id,
-            producer_epoch: identity.epoch,
-            group_id: group.clone(),
-            ..AddOffsetsToTxnRequest::default()
-        };
-        self.repeat(Step::AddOffsets, deadline, async || {
-            let (answer, _) = self.call(&request, i16::MAX).await?;
-            check(answer.error_code, || self.what("ADD_OFFSETS_TO_TXN"))
-        })
-        .await?;
-        self.with(|state| state.offsets_added());
-        Ok(())
-    }
-
     // ---------------------------------------------------------------------------------- end
 
     /// Ends the transaction as [`Transaction::finish`] said, once all its batches are settled.
@@ -368,7 +273,7 @@ impl Transactions {
         .await
     }
 
-    fn what(&self, api: &str) -> String {
+    pub(super) fn what(&self, api: &str) -> String {
         format!("{api} of {}", self.id)
     }
 }
@@ -385,7 +290,7 @@ fn is_lost(error: &ClientError) -> bool {
 }
 
 /// The code that decides: one that says why before those that say that another did.
-fn worst(codes: impl Iterator<Item = i16>) -> i16 {
+pub(super) fn worst(codes: impl Iterator<Item = i16>) -> i16 {
     let rank = |code: &i16| match ErrorCode(*code) {
         ErrorCode::NONE => 0,
         ErrorCode::OPERATION_NOT_ATTEMPTED => 1,
@@ -393,28 +298,6 @@ fn worst(codes: impl Iterator<Item = i16>) -> i16 {
         _ => 3,
     };
     codes.max_by_key(rank).unwrap_or(ErrorCode::NONE.0)
-}
-
-fn topics_of(offsets: &[(TopicPartition, CommittedOffset)]) -> Vec<TxnOffsetCommitRequestTopic> {
-    let mut topics: Vec<TxnOffsetCommitRequestTopic> = Vec::new();
-    for (key, committed) in offsets {
-        let partition = TxnOffsetCommitRequestPartition {
-            partition_index: key.partition,
-            committed_offset: committed.offset.0,
-            committed_leader_epoch: committed.leader_epoch.0,
-            committed_metadata: Some(committed.metadata.as_str().into()),
-            ..TxnOffsetCommitRequestPartition::default()
-        };
-        match topics.iter_mut().find(|topic| topic.name == key.topic) {
-            Some(topic) => topic.partitions.push(partition),
-            None => topics.push(TxnOffsetCommitRequestTopic {
-                name: key.topic.clone(),
-                partitions: vec![partition],
-                ..TxnOffsetCommitRequestTopic::default()
-            }),
-        }
-    }
-    topics
 }
 
 #[cfg(test)]
@@ -433,21 +316,5 @@ mod tests {
         assert_eq!(codes(&[ErrorCode::NONE, not_attempted]), not_attempted);
         assert_eq!(codes(&[retriable, not_attempted]), retriable);
         assert_eq!(codes(&[refused, retriable, not_attempted]), refused);
-    }
-
-    #[test]
-    fn offsets_go_by_topic() {
-        let offset = |topic: &str, partition, at| {
-            let key = TopicPartition::new(topic.into(), partition);
-            (key, CommittedOffset::new(crate::types::Offset(at)))
-        };
-        let topics = topics_of(&[offset("a", 0, 5), offset("b", 1, 6), offset("a", 2, 7)]);
-        let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
-        assert_eq!(names, ["a", "b"]);
-        let of_a = topics[0].partitions.iter();
-        let of_a: Vec<_> = of_a
-            .map(|p| (p.partition_index, p.committed_offset))
-            .collect();
-        assert_eq!(of_a, [(0, 5), (2, 7)]);
     }
 }

@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::acks::AcksName;
+use super::isolation::IsolationName;
 use super::key_value::settings;
 use super::{Failure, print};
+use crate::client::Isolation;
 use crate::lab::bench::{
-    Arrivals, Content, FetchPlan, Goal, Keys, Load, Plan, Sizes, Step, TopicToMake, delete_topic,
-    run, saturation, sweep,
+    Arrivals, Content, FetchPlan, Goal, Keys, Load, Plan, Sizes, Step, TopicToMake,
+    TransactionPlan, delete_topic, run, saturation, sweep,
 };
 use crate::lab::compare::compare;
 use crate::lab::floors::{FloorPlan, measure_telling};
@@ -21,6 +23,8 @@ use crate::lab::result::{BenchResult, Floor, Run, SCHEMA};
 use crate::lab::summary;
 use crate::wire::codec::Codec;
 
+/// Of a transaction whose end nobody gives, as in Kafka's producer performance tool.
+const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
 /// Rates of one sweep.
 const RATES_MAX: usize = 100;
 
@@ -32,8 +36,11 @@ const RATES_MAX: usize = 100;
 With --rate it is open: records are due at times of their own, and a latency counts from then, also \
 when broker or tool are late.\n\n\
 With --producers and --consumers the records carry their due time, and end-to-end latency is \
-measured in the same process. Transactions are left out: the broker has no transaction coordinator \
-yet.\n\n\
+measured in the same process.\n\n\
+With --transactional-id every producer sends in transactions, one after the other, with acks=all and \
+idempotence; consumers receive what is committed. A latency of the kind commit counts from the decision \
+to commit, with the wait for what is on its way. Without --transaction-records and \
+--transaction-duration-ms a transaction lasts 3000 ms, as in Kafka's own tool.\n\n\
 Examples:\n  \
 highwater bench --bootstrap-server 127.0.0.1:9092 --partitions 16\n  \
 highwater bench --bootstrap-server 127.0.0.1:9092 --partitions 6 --consumers 1 --rate 20000 \\\n    \
@@ -140,6 +147,26 @@ struct LoadArgs {
     /// Number the batches, so that what is sent again is not stored twice (needs acks=all).
     #[arg(long = "enable-idempotence", visible_alias = "idempotence")]
     idempotence: bool,
+    /// Send in transactions: each producer's id is this, a dash and its number.
+    #[arg(long, value_name = "PREFIX")]
+    transactional_id: Option<String>,
+    /// End a transaction with so many records.
+    #[arg(long, value_name = "N", requires = "transactional_id")]
+    transaction_records: Option<u64>,
+    /// Or so long after its first record.
+    #[arg(long, value_name = "MS", requires = "transactional_id")]
+    transaction_duration_ms: Option<u64>,
+    /// How many of a hundred transactions to abort instead.
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 0.0,
+        requires = "transactional_id"
+    )]
+    transaction_abort_percent: f64,
+    /// When the broker is to abort a transaction by itself (transaction.timeout.ms).
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    transaction_timeout_ms: u64,
     /// none, gzip, snappy, lz4 or zstd.
     #[arg(
         long = "compression-type",
@@ -190,6 +217,9 @@ struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
+    /// What consumers see of transactions; with --transactional-id what is committed.
+    #[arg(long, value_enum)]
+    isolation_level: Option<IsolationName>,
     #[arg(long, value_name = "MS", default_value_t = 500)]
     fetch_max_wait_ms: u64,
     #[arg(long, value_name = "BYTES", default_value_t = 1)]
@@ -289,6 +319,28 @@ impl LoadArgs {
         }
     }
 
+    fn transactions(&self) -> Option<TransactionPlan> {
+        let duration = match (self.transaction_records, self.transaction_duration_ms) {
+            (None, None) => Some(TRANSACTION_DURATION),
+            (_, given) => given.map(Duration::from_millis),
+        };
+        Some(TransactionPlan {
+            id_prefix: self.transactional_id.clone()?,
+            records: self.transaction_records,
+            duration,
+            abort_percent: self.transaction_abort_percent,
+            timeout: Duration::from_millis(self.transaction_timeout_ms),
+        })
+    }
+
+    fn isolation(&self) -> Isolation {
+        match (self.isolation_level, &self.transactional_id) {
+            (Some(name), _) => name.into(),
+            (None, Some(_)) => Isolation::ReadCommitted,
+            (None, None) => Isolation::ReadUncommitted,
+        }
+    }
+
     fn plan(&self) -> Result<Plan, Failure> {
         let make_topic = self.partitions.map(|partitions| TopicToMake {
             partitions,
@@ -316,7 +368,8 @@ impl LoadArgs {
             threads: self.threads,
             cpus: self.cpus.clone(),
             acks: self.acks.into(),
-            idempotence: self.idempotence,
+            idempotence: self.idempotence || self.transactional_id.is_some(),
+            transactions: self.transactions(),
             codec: self.compression,
             level: self.compression_level,
             batch_bytes: self.batch_bytes,
@@ -336,6 +389,7 @@ impl LoadArgs {
                 min_bytes: self.fetch_min_bytes,
                 max_bytes: self.fetch_max_bytes,
                 partition_bytes: self.fetch_partition_bytes,
+                isolation: self.isolation(),
                 sessions: !self.no_fetch_sessions,
                 check_crc: self.check_crc,
                 headers_only: self.headers_only,

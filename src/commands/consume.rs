@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::bootstrap::{Bootstrap, existing_topic};
+use super::isolation::IsolationName;
 use super::{Failure, run};
 use crate::client::{
-    Admin, CommittedOffset, Consumer, ConsumerConfig, ConsumerRecord, Isolation, OffsetReset,
-    TopicPartition,
+    Admin, CommittedOffset, Consumer, ConsumerConfig, ConsumerRecord, OffsetReset, TopicPartition,
 };
 use crate::rt::{self, Instant};
 use crate::types::Offset;
@@ -67,14 +67,6 @@ pub struct Consume {
     format: Format,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum IsolationName {
-    #[value(name = "read_uncommitted")]
-    ReadUncommitted,
-    #[value(name = "read_committed")]
-    ReadCommitted,
-}
-
 /// What to print of a record, in the order of Kafka's default formatter.
 #[derive(Args)]
 struct Format {
@@ -120,10 +112,7 @@ impl Consume {
                 true => OffsetReset::Earliest,
                 false => OffsetReset::Latest,
             },
-            isolation: match self.isolation_level {
-                IsolationName::ReadUncommitted => Isolation::ReadUncommitted,
-                IsolationName::ReadCommitted => Isolation::ReadCommitted,
-            },
+            isolation: self.isolation_level.into(),
             // What poll has returned is not printed yet.
             auto_commit: None,
             ..ConsumerConfig::default()

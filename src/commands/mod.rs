@@ -13,6 +13,7 @@ mod dump_log;
 mod elect;
 pub(crate) mod format;
 mod groups;
+mod isolation;
 mod key_value;
 mod lab;
 mod log_dir_moves;

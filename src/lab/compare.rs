@@ -155,6 +155,7 @@ fn pair(a: &Run, b: &Run) -> RunPair {
         LatencyKind::Produce,
         LatencyKind::EndToEnd,
         LatencyKind::Fetch,
+        LatencyKind::Commit,
     ] {
         let of = |run: &Run| run.latencies.iter().find(|one| one.kind == kind).cloned();
         match (of(a), of(b)) {

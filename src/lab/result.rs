@@ -68,6 +68,9 @@ pub struct Run {
     pub seconds: f64,
     pub produced: Option<Flow>,
     pub consumed: Option<Flow>,
+    /// Absent without transactions, and in documents from before there were any.
+    #[serde(default)]
+    pub transactions: Option<Transactions>,
     pub latencies: Vec<Latency>,
     pub over_time: Vec<Moment>,
     pub tool: ToolCost,
@@ -88,6 +91,29 @@ pub struct Flow {
     pub bytes_per_second: f64,
 }
 
+/// The transactions of a run: those whose first record was due in the measured time.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Transactions {
+    pub begun: u64,
+    pub committed: u64,
+    /// On purpose, or because a record failed.
+    pub aborted: u64,
+    /// Measured records that consumers may see.
+    pub records_committed: u64,
+    /// Measured records that were acknowledged and then aborted.
+    pub records_aborted: u64,
+}
+
+impl Transactions {
+    pub fn add(&mut self, other: Transactions) {
+        self.begun += other.begun;
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+        self.records_committed += other.records_committed;
+        self.records_aborted += other.records_aborted;
+    }
+}
+
 /// Between which two moments a latency was taken.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,6 +124,9 @@ pub enum LatencyKind {
     EndToEnd,
     /// From a FetchRequest's send to its answer.
     Fetch,
+    /// From the decision to commit, with the wait for what is on its way, to the coordinator's
+    /// answer.
+    Commit,
 }
 
 /// The distribution of one kind of latency over a run.

@@ -15,6 +15,11 @@ pub struct Rows {
 /// Everything that a terminal shows after a run.
 pub fn text(result: &BenchResult) -> String {
     let mut text = throughput(&result.runs).text();
+    let transactions = transactions(&result.runs);
+    if !transactions.rows.is_empty() {
+        text.push('\n');
+        text.push_str(&transactions.text());
+    }
     let latency = latency(&result.runs);
     if !latency.rows.is_empty() {
         text.push('\n');
@@ -118,6 +123,39 @@ pub fn throughput(runs: &[Run]) -> Rows {
     rows
 }
 
+/// What became of the transactions of runs that had some.
+pub fn transactions(runs: &[Run]) -> Rows {
+    let mut rows = Rows::new(&[
+        "run",
+        ">begun",
+        ">committed",
+        ">aborted",
+        ">records committed",
+        ">records aborted",
+        ">commit p50",
+        ">commit p99",
+    ]);
+    for run in runs {
+        let Some(all) = &run.transactions else {
+            continue;
+        };
+        let mut latencies = run.latencies.iter();
+        let commit = latencies.find(|one| one.kind == LatencyKind::Commit);
+        let stated = |percent| commit.map_or_else(String::new, |one| stated(one, percent));
+        rows.rows.push(vec![
+            run.name.clone(),
+            whole(all.begun),
+            whole(all.committed),
+            whole(all.aborted),
+            whole(all.records_committed),
+            whole(all.records_aborted),
+            stated(50.0),
+            stated(99.0),
+        ]);
+    }
+    rows
+}
+
 /// What all brokers of a run cost together; absent where none was watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
@@ -195,6 +233,7 @@ pub fn kind_name(kind: LatencyKind) -> &'static str {
         LatencyKind::Produce => "produce",
         LatencyKind::EndToEnd => "end to end",
         LatencyKind::Fetch => "fetch",
+        LatencyKind::Commit => "commit",
     }
 }
 

@@ -57,6 +57,7 @@ pub(in crate::lab) fn result(run: &str, records: u64, slower: f64) -> BenchResul
             seconds: 1.0,
             produced: Some(flow),
             consumed: None,
+            transactions: None,
             latencies: vec![histogram.summary(LatencyKind::Produce)],
             over_time: (0..10).map(moment).collect(),
             tool: ToolCost {

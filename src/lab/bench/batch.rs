@@ -112,6 +112,7 @@ impl Batch {
 pub(super) struct Spares {
     codec: Codec,
     level: Option<i32>,
+    transactional: bool,
     bytes: usize,
     buffers: Vec<Vec<u8>>,
     due: Vec<Vec<u64>>,
@@ -119,10 +120,16 @@ pub(super) struct Spares {
 
 impl Spares {
     /// For batches of about `bytes`.
-    pub(super) fn new(codec: Codec, level: Option<i32>, bytes: usize) -> Spares {
+    pub(super) fn new(
+        codec: Codec,
+        level: Option<i32>,
+        bytes: usize,
+        transactional: bool,
+    ) -> Spares {
         Spares {
             codec,
             level,
+            transactional,
             bytes,
             buffers: Vec::new(),
             due: Vec::new(),
@@ -134,10 +141,12 @@ impl Spares {
         let buffer = buffer.unwrap_or_else(|| Vec::with_capacity(self.bytes));
         let mut due = self.due.pop().unwrap_or_default();
         due.clear();
+        let mut builder = BatchBuilder::new()
+            .with_buffer(buffer)
+            .with_codec(self.codec, self.level);
+        builder.transactional = self.transactional;
         Batch {
-            builder: BatchBuilder::new()
-                .with_buffer(buffer)
-                .with_codec(self.codec, self.level),
+            builder,
             sealed: None,
             due,
             payload: 0,
@@ -184,7 +193,7 @@ mod tests {
 
     #[test]
     fn memory_of_a_settled_batch_makes_the_next_one() {
-        let mut spares = Spares::new(Codec::None, None, 4096);
+        let mut spares = Spares::new(Codec::None, None, 4096, false);
         let mut first = spares.batch(0);
         for at in 0..3 {
             first.append(7, at, Some(b"k"), &[at as u8; 100]).unwrap();
@@ -206,7 +215,7 @@ mod tests {
 
     #[test]
     fn bytes_that_somebody_still_holds_are_not_written_over() {
-        let mut spares = Spares::new(Codec::None, None, 4096);
+        let mut spares = Spares::new(Codec::None, None, 4096, false);
         let mut first = spares.batch(0);
         first.append(7, 0, None, b"first").unwrap();
         let held = first.seal().unwrap();
@@ -220,7 +229,7 @@ mod tests {
     #[test]
     fn a_sealed_batch_can_be_numbered_anew() {
         for codec in Codec::ALL {
-            let mut batch = Spares::new(codec, None, 4096).batch(0);
+            let mut batch = Spares::new(codec, None, 4096, true).batch(0);
             batch.append(7, 0, None, b"value").unwrap();
             let identity = Identity { id: 5, epoch: 0 };
             batch.number(identity, 3);
@@ -232,13 +241,14 @@ mod tests {
             let (view, _) = BatchView::parse(&again).unwrap();
             assert_eq!((view.producer_id(), view.producer_epoch()), (6, 1));
             assert_eq!(view.base_sequence(), 0);
+            assert!(view.is_transactional());
             assert_eq!(contents(&again), [b"value".to_vec()]);
         }
     }
 
     #[test]
     fn a_batch_is_full_by_bytes_or_by_records_but_takes_at_least_one() {
-        let mut batch = Spares::new(Codec::None, None, 100).batch(0);
+        let mut batch = Spares::new(Codec::None, None, 100, false).batch(0);
         assert!(!batch.is_full_for(100, 1_000, Some(1)));
         batch.append(7, 0, None, &[0; 10]).unwrap();
         assert!(batch.is_full_for(100, 1_000, None));

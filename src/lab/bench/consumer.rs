@@ -13,7 +13,7 @@ use super::content::read_stamp;
 use super::context::Context;
 use super::link;
 use super::samples::{Count, Samples};
-use crate::client::{Admin, ClientError, Cluster, Isolation, OffsetSpec, TopicPartition};
+use crate::client::{Aborted, Admin, ClientError, Cluster, Isolation, OffsetSpec, TopicPartition};
 use crate::rt;
 use crate::types::NodeId;
 use crate::wire::batch::BatchView;
@@ -74,7 +74,7 @@ impl Consumer {
             .map(|partition| (TopicPartition::new(topic.clone(), partition as i32), spec))
             .collect();
         let listed = Admin::new(cluster.clone())
-            .list_offsets(&wanted, Isolation::ReadUncommitted)
+            .list_offsets(&wanted, plan.fetch.isolation)
             .await?;
         let mut positions = Vec::with_capacity(listed.len());
         for (key, result) in listed {
@@ -264,6 +264,7 @@ impl Fetch<'_> {
             max_wait_ms: i32::try_from(plan.max_wait.as_millis()).unwrap_or(i32::MAX),
             min_bytes: plan.min_bytes,
             max_bytes: plan.max_bytes,
+            isolation_level: plan.isolation as i8,
             session_id,
             session_epoch,
             topics,
@@ -342,6 +343,15 @@ impl Fetch<'_> {
         let bytes = part.records.as_ref().map(|records| records.to_bytes());
         let bytes = bytes.unwrap_or_default();
         let mut rest = &bytes[..];
+        let committed = plan.fetch.isolation == Isolation::ReadCommitted;
+        let mut aborted = committed.then(|| {
+            let aborted = part.aborted_transactions.iter().flatten();
+            Aborted::new(
+                aborted
+                    .map(|one| (one.first_offset, one.producer_id))
+                    .collect(),
+            )
+        });
         let damaged = |error: crate::wire::batch::BatchError| {
             ClientError::Invalid(format!(
                 "partition {} at offset {}: {error}",
@@ -359,13 +369,22 @@ impl Fetch<'_> {
                 Err(error) => return Err(damaged(error)),
             };
             let last = batch.last_offset().0;
+            let hidden = aborted.as_mut().is_some_and(|aborted| {
+                let (transactional, control) = (batch.is_transactional(), batch.is_control());
+                aborted.hides(
+                    batch.last_offset(),
+                    batch.producer_id(),
+                    transactional,
+                    control,
+                )
+            });
             if last < position.offset {
                 continue;
             }
             if plan.fetch.check_crc {
                 batch.check_crc().map_err(damaged)?;
             }
-            if batch.is_control() {
+            if batch.is_control() || hidden {
                 // Nobody's records.
             } else if plan.fetch.headers_only {
                 arrived.records += batch.record_count().max(0) as u64;
@@ -390,7 +409,11 @@ impl Fetch<'_> {
             position.offset = last + 1;
             position.moved = true;
         }
-        if plan.fetch.rewind && position.offset >= part.high_watermark {
+        let end = match committed {
+            true => part.last_stable_offset,
+            false => part.high_watermark,
+        };
+        if plan.fetch.rewind && position.offset >= end {
             position.offset = part.log_start_offset.max(0);
             position.moved = true;
         }

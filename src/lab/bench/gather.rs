@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::progress;
 use super::samples::{Count, Latencies, Second, Sums, Told};
 use super::schedule::Window;
-use crate::lab::result::{BrokerCost, Flow, LatencyKind, Moment, Run, ToolCost};
+use crate::lab::result::{BrokerCost, Flow, LatencyKind, Moment, Run, ToolCost, Transactions};
 
 /// The share of the intended rate below which a broker (or the tool) did not keep up.
 pub(super) const KEPT_UP: f64 = 0.95;
@@ -148,6 +148,7 @@ impl Gatherer {
             seconds,
             produced,
             consumed,
+            transactions: plan.transactions.as_ref().map(|_| sums.transactions),
             latencies: latencies.collect(),
             over_time: std::mem::take(&mut self.moments),
             tool,
@@ -206,10 +207,26 @@ impl Gatherer {
                 sums.resent
             ));
         }
-        if plan.is_end_to_end() && sums.received.records < sums.acknowledged.records {
+        let (expected, what) = match plan.transactions {
+            Some(_) => (sums.transactions.records_committed, "committed"),
+            None => (sums.acknowledged.records, "acknowledged"),
+        };
+        if plan.is_end_to_end() && sums.received.records < expected {
             all.push(format!(
-                "{} acknowledged records did not reach a consumer before the run ended",
-                sums.acknowledged.records - sums.received.records
+                "{} {what} records did not reach a consumer before the run ended",
+                expected - sums.received.records
+            ));
+        }
+        let Transactions {
+            begun,
+            committed,
+            aborted,
+            ..
+        } = sums.transactions;
+        if begun > committed + aborted {
+            all.push(format!(
+                "{} transactions were neither committed nor aborted: their records may be seen later",
+                begun - committed - aborted
             ));
         }
         let saturated: u64 = self.latencies.iter().map(|(_, one)| one.saturated()).sum();

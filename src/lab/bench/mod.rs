@@ -12,8 +12,8 @@
 //! |---|---|
 //! | `plan` | what a run does, with defaults |
 //! | `schedule`, `sizes`, `keys`, `content` | when records are due, how large, whose, made of what |
-//! | `batch`, `outgoing` | batches, requests, retries: all that a producer decides |
-//! | `link`, `producer`, `consumer` | connections and the tasks on them |
+//! | `batch`, `outgoing`, `transaction` | batches, requests, retries, transactions: all that a producer decides |
+//! | `link`, `producer`, `transactor`, `consumer` | connections and the tasks on them |
 //! | `samples`, `gather`, `progress` | counting, on the load's threads and put together |
 //! | `context`, `topic`, `run` | one run from its beginning to its result |
 //! | `search` | rates up to the knee, and the highest that is kept |
@@ -36,6 +36,8 @@ mod schedule;
 mod search;
 mod sizes;
 mod topic;
+mod transaction;
+mod transactor;
 
 pub use content::Content;
 pub use error::BenchError;
@@ -45,3 +47,4 @@ pub use run::{delete_topic, run};
 pub use schedule::Arrivals;
 pub use search::{Goal, Step, saturation, sweep};
 pub use sizes::{Sizes, VALUE_BYTES_MAX};
+pub use transaction::TransactionPlan;

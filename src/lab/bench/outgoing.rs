@@ -15,6 +15,7 @@ use super::keys::{KEY_BYTES, KeySource};
 use super::plan::Plan;
 use super::samples::Samples;
 use super::schedule::Schedule;
+use super::transaction::Cycle;
 use crate::client::{ClusterView, partition_for_key};
 use crate::types::NodeId;
 use crate::wire::ErrorCode;
@@ -100,6 +101,8 @@ pub(super) struct Outgoing {
     pub(super) brokers: Vec<Broker>,
     spares: Spares,
     identity: Option<Identity>,
+    /// Without transactions there is none.
+    pub(super) cycle: Option<Cycle>,
     /// Payload that is open, closed or in flight.
     buffered: usize,
     batches_made: u64,
@@ -138,8 +141,13 @@ impl Outgoing {
                 plan.codec,
                 plan.level,
                 plan.batch_bytes.max(plan.sizes.max() + 512),
+                plan.transactions.is_some(),
             ),
             identity: None,
+            cycle: plan
+                .transactions
+                .as_ref()
+                .map(|plan| Cycle::new(plan, seed)),
             buffered: 0,
             batches_made: 0,
             sticky: random.usize(..1 << 20),
@@ -223,7 +231,11 @@ impl Outgoing {
             .all(|broker| broker.in_flight.is_empty());
         Wishes {
             refresh: std::mem::take(&mut self.refresh) || leaderless,
-            identity: self.plan.idempotence && self.identity.is_none() && idle,
+            // That of a transaction comes with it.
+            identity: self.plan.idempotence
+                && self.cycle.is_none()
+                && self.identity.is_none()
+                && idle,
         }
     }
 
@@ -235,11 +247,22 @@ impl Outgoing {
 
     /// Whether nothing is left to make or to settle.
     pub(super) fn is_finished(&self, now: u64, end: u64) -> bool {
-        let made = match &self.schedule {
+        let cycle = self.cycle.as_ref();
+        let between = cycle.is_none_or(|cycle| cycle.is_idle());
+        let dead = cycle.is_some_and(Cycle::is_dead);
+        dead || (between && self.is_made(now, end) && self.is_settled())
+    }
+
+    /// Whether no record will follow.
+    fn is_made(&self, now: u64, end: u64) -> bool {
+        match &self.schedule {
             Some(schedule) => schedule.next_due() >= end,
             None => now >= end,
-        };
-        made && self.buffered == 0 && self.brokers.iter().all(|b| b.in_flight.is_empty())
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.buffered == 0 && self.brokers.iter().all(|b| b.in_flight.is_empty())
     }
 
     // ------------------------------------------------------------------------ making records
@@ -251,6 +274,7 @@ impl Outgoing {
             Some(mut schedule) => {
                 let mut came_to = self.waits_for_records;
                 while self.buffered < self.plan.buffer_bytes
+                    && self.takes_records(now)
                     && schedule.next_due() <= now.min(end.saturating_sub(1))
                 {
                     let due = schedule.take();
@@ -338,6 +362,9 @@ impl Outgoing {
         });
         debug_assert!(appended.is_ok(), "sizes are bounded by the plan");
         self.buffered += drawn.payload();
+        if let Some(cycle) = &mut self.cycle {
+            cycle.made(at, due, now);
+        }
         let by_count = self.plan.batch_records;
         if batch.size() >= self.plan.batch_bytes
             || by_count.is_some_and(|max| batch.records() >= max)
@@ -379,6 +406,7 @@ impl Outgoing {
             one.up
                 && waiting.sum::<usize>() < free * outgoing.plan.batches_per_request
                 && outgoing.buffered < outgoing.plan.buffer_bytes
+                && outgoing.takes_records(now)
         };
         while room(self) {
             let drawn = self.draw();
@@ -394,6 +422,7 @@ impl Outgoing {
             self.drawn = Some(drawn);
             let (mut bytes, mut records) = (0, 0);
             while bytes < self.plan.batch_bytes
+                && self.takes_records(now)
                 && self.plan.batch_records.is_none_or(|max| records < max)
             {
                 let drawn = self.draw();
@@ -421,7 +450,8 @@ impl Outgoing {
             } else {
                 self.append(at, drawn, now, now, now_ms);
             }
-            if self.batches_made > before {
+            // What is open then leaves with the end of the transaction.
+            if self.batches_made > before || !self.takes_records(now) {
                 return;
             }
         }
@@ -433,10 +463,7 @@ impl Outgoing {
     pub(super) fn next_request(&mut self, broker: usize, now: u64) -> Option<&mut Request> {
         let linger = self.plan.linger.as_nanos() as u64;
         let one = &self.brokers[broker];
-        if !one.up
-            || one.in_flight.len() >= self.plan.in_flight
-            || (self.plan.idempotence && self.identity.is_none())
-        {
+        if !one.up || one.in_flight.len() >= self.plan.in_flight || !self.may_number() {
             return None;
         }
         let wanted = self.plan.batches_per_request;
@@ -508,16 +535,19 @@ impl Outgoing {
             .brokers
             .iter()
             .any(|one| one.up && one.in_flight.len() < self.plan.in_flight);
-        self.waits_for_records = has_room && self.buffered < self.plan.buffer_bytes;
+        self.waits_for_records =
+            has_room && self.takes_records(now) && self.buffered < self.plan.buffer_bytes;
         let mut look = self.looked_at + LOOK_EVERY;
+        look = look.min(self.cycle.as_ref().and_then(Cycle::ends_at).unwrap_or(look));
         if let Some(schedule) = &self.schedule
+            && self.takes_records(now)
             && self.buffered < self.plan.buffer_bytes
             && schedule.next_due() < end
         {
             look = look.min(schedule.next_due());
         }
         let linger = self.plan.linger.as_nanos() as u64;
-        let may_send = !self.plan.idempotence || self.identity.is_some();
+        let may_send = self.may_number();
         for broker in &self.brokers {
             if !may_send || !broker.up || broker.in_flight.len() >= self.plan.in_flight {
                 continue;
@@ -615,7 +645,9 @@ impl Outgoing {
             }
             return 0;
         }
-        if numbered {
+        if let Some(cycle) = &mut self.cycle {
+            cycle.fail(code);
+        } else if numbered {
             // Its numbers are missing now: what follows needs a new identity.
             self.identity = None;
         }
@@ -652,7 +684,9 @@ impl Outgoing {
                 && batch.opened + delivery <= now
             {
                 if let Some(batch) = self.partitions[at].closed.pop_front() {
-                    if batch.sequence.is_some() {
+                    if let Some(cycle) = &mut self.cycle {
+                        cycle.fail(ErrorCode::REQUEST_TIMED_OUT);
+                    } else if batch.sequence.is_some() {
                         self.identity = None;
                     }
                     self.fail(batch, now, samples, "not delivered in time".to_owned());
@@ -697,6 +731,9 @@ impl Outgoing {
         }
     }
 }
+
+#[path = "outgoing_transactions.rs"]
+mod transactions;
 
 #[cfg(test)]
 #[path = "outgoing_tests.rs"]

@@ -12,6 +12,7 @@ use crate::lab::bench::plan::Load;
 use crate::lab::bench::samples::{Sums, Told};
 use crate::lab::bench::schedule::{Arrivals, Window};
 use crate::lab::bench::sizes::Sizes;
+use crate::lab::bench::transaction::{Ending, TransactionPlan};
 use crate::types::Uuid;
 use crate::wire::messages::metadata_response::{
     MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
@@ -314,6 +315,110 @@ fn an_answer_to_another_request_is_refused() {
     );
 }
 
+fn transactional(records: u64) -> Plan {
+    Plan {
+        idempotence: true,
+        transactions: Some(TransactionPlan {
+            id_prefix: "bench".to_owned(),
+            records: Some(records),
+            duration: None,
+            abort_percent: 0.0,
+            timeout: Duration::from_secs(60),
+        }),
+        ..open(1_000.0)
+    }
+}
+
+impl Rig {
+    fn end_transaction(&mut self, now: u64) -> Option<Ending> {
+        let end = WINDOW.to;
+        self.outgoing.end_transaction(now, end, &self.samples)
+    }
+
+    fn ended(&mut self, identity: Identity) {
+        self.outgoing.cycle.as_mut().unwrap().ended();
+        self.outgoing.renew(identity);
+    }
+}
+
+#[test]
+fn a_transaction_takes_its_records_and_ends_when_all_are_settled() {
+    let plan = Plan {
+        linger: Duration::from_secs(1),
+        ..transactional(4)
+    };
+    let mut rig = Rig::new(plan, &[1]);
+    rig.make(2 * MS);
+    assert_eq!(rig.end_transaction(2 * MS), None);
+    assert_eq!(rig.send(2 * MS), None, "it lingers");
+    // More are due than it takes, and its end does not linger.
+    rig.make(9 * MS);
+    assert_eq!(rig.end_transaction(9 * MS), None);
+    assert_eq!(rig.send(9 * MS), Some(vec![(0, 4, Some(0))]));
+    let look = rig.outgoing.next_look(9 * MS, WINDOW.to).unwrap();
+    assert!(look > 100 * MS, "what is due waits for the end: {look}");
+    rig.make(10 * MS);
+    assert_eq!(rig.send(10 * MS), None);
+    rig.answer(11 * MS, ErrorCode::NONE);
+    let ending = rig.end_transaction(11 * MS).unwrap();
+    assert!(ending.committed && ending.due == 0 && ending.decided == 9 * MS);
+    assert!(!rig.outgoing.is_finished(11 * MS, 0));
+    // By the older protocol the numbers go on, by the newer they begin anew.
+    for (identity, base) in [(IDENTITY, 4), (Identity { id: 9, epoch: 1 }, 0)] {
+        rig.ended(identity);
+        rig.make(12 * MS);
+        assert_eq!(rig.end_transaction(12 * MS), None);
+        assert_eq!(rig.send(12 * MS), Some(vec![(0, 4, Some(base))]));
+        rig.answer(13 * MS, ErrorCode::NONE);
+        assert!(rig.end_transaction(13 * MS).is_some());
+    }
+}
+
+#[test]
+fn a_refused_batch_drops_what_has_not_left_and_aborts() {
+    let plan = Plan {
+        batch_records: Some(1),
+        in_flight: 2,
+        ..transactional(10)
+    };
+    let mut rig = Rig::new(plan, &[1]);
+    rig.make(5 * MS);
+    assert_eq!(rig.end_transaction(5 * MS), None);
+    assert!(rig.send(5 * MS).is_some() && rig.send(5 * MS).is_some());
+    rig.answer(6 * MS, ErrorCode::MESSAGE_TOO_LARGE);
+    assert_eq!(rig.end_transaction(6 * MS), None, "one is on its way");
+    assert_eq!(rig.send(6 * MS), None);
+    rig.answer(7 * MS, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    let ending = rig.end_transaction(7 * MS).unwrap();
+    assert!(!ending.committed);
+    assert!(!rig.outgoing.wishes().identity, "it comes with the end");
+    rig.ended(Identity { id: 9, epoch: 1 });
+    rig.make(8 * MS);
+    assert_eq!(rig.send(8 * MS), Some(vec![(0, 1, Some(0))]));
+    let sums = rig.end(9 * MS);
+    let dropped = sums.troubles.get("its transaction is aborted").copied();
+    assert_eq!((sums.failed, dropped), (6 + 3, Some(4)));
+}
+
+#[test]
+fn the_last_transaction_ends_with_the_load() {
+    let mut rig = Rig::new(transactional(1_000_000), &[1]);
+    rig.make(WINDOW.to);
+    assert_eq!(rig.end_transaction(WINDOW.to), None);
+    while rig.send(WINDOW.to).is_some() {}
+    for _ in 0..rig.outgoing.brokers[0].in_flight.len() {
+        rig.answer(WINDOW.to, ErrorCode::NONE);
+    }
+    while rig.send(WINDOW.to).is_some() {
+        rig.answer(WINDOW.to, ErrorCode::NONE);
+    }
+    let now = WINDOW.to + MS;
+    assert!(!rig.outgoing.is_finished(now, WINDOW.to));
+    assert!(rig.end_transaction(now).is_some_and(|one| one.committed));
+    rig.ended(IDENTITY);
+    assert!(rig.outgoing.is_finished(now, WINDOW.to));
+}
+
 #[derive(Clone, Debug)]
 enum Event {
     Pass(u64),
@@ -340,10 +445,14 @@ proptest! {
     fn no_record_is_lost_from_the_counts(
         events in prop::collection::vec(event(), 1..200),
         keyed in any::<bool>(), idempotence in any::<bool>(), linger in 0u64..5,
+        records in prop::option::of(1u64..20),
     ) {
+        let transactions = records.and_then(|records| transactional(records).transactions);
+        let idempotence = idempotence || transactions.is_some();
         let plan = Plan {
             keys: if keyed { Keys::Uniform(50) } else { Keys::None },
             idempotence,
+            transactions,
             linger: Duration::from_millis(linger),
             batch_records: Some(3),
             batches_per_request: 2,
@@ -358,6 +467,11 @@ proptest! {
                 Event::Pass(ms) => now += ms * MS,
                 Event::Send(broker) => {
                     rig.make(now);
+                    if rig.end_transaction(now).is_some() {
+                        prop_assert!(rig.outgoing.brokers.iter().all(|one| one.in_flight.is_empty()));
+                        identities += 1;
+                        rig.ended(Identity { id: 10, epoch: identities as i16 });
+                    }
                     if let Some(request) = rig.outgoing.next_request(broker, now) {
                         for (_, batch) in &mut request.batches {
                             let bytes = batch.seal().unwrap();

@@ -11,7 +11,8 @@ use super::error::BenchError;
 use super::keys::Keys;
 use super::schedule::Arrivals;
 use super::sizes::Sizes;
-use crate::client::Acks;
+use super::transaction::TransactionPlan;
+use crate::client::{Acks, Isolation};
 use crate::wire::codec::Codec;
 
 /// Threads, producers and consumers that one process drives; descriptors and memory bound them.
@@ -54,6 +55,8 @@ pub struct FetchPlan {
     pub min_bytes: i32,
     pub max_bytes: i32,
     pub partition_bytes: i32,
+    /// `isolation.level`.
+    pub isolation: Isolation,
     /// Incremental fetch sessions (KIP-227).
     pub sessions: bool,
     pub check_crc: bool,
@@ -87,7 +90,9 @@ pub struct Plan {
     /// Thread i runs on the i-th of these; empty: where the kernel likes.
     pub cpus: Vec<usize>,
     pub acks: Acks,
+    /// Transactions imply it.
     pub idempotence: bool,
+    pub transactions: Option<TransactionPlan>,
     pub codec: Codec,
     pub level: Option<i32>,
     /// A batch is full at this size before compression.
@@ -135,6 +140,7 @@ impl Default for Plan {
             cpus: Vec::new(),
             acks: Acks::All,
             idempotence: false,
+            transactions: None,
             codec: Codec::None,
             level: None,
             batch_bytes: 16 * 1024,
@@ -154,6 +160,7 @@ impl Default for Plan {
                 min_bytes: 1,
                 max_bytes: 50 * 1024 * 1024,
                 partition_bytes: 1024 * 1024,
+                isolation: Isolation::ReadUncommitted,
                 sessions: true,
                 check_crc: false,
                 headers_only: false,
@@ -275,7 +282,19 @@ impl Plan {
     fn validate_producers(&self) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Invalid(text));
         if self.producers == 0 {
-            return Ok(());
+            return match self.transactions {
+                Some(_) => wrong("transactions are those of producers: there are none".to_owned()),
+                None => Ok(()),
+            };
+        }
+        if let Some(transactions) = &self.transactions {
+            transactions.validate()?;
+            if self.acks != Acks::All {
+                return wrong("transactions need acks=all".to_owned());
+            }
+            if !self.idempotence {
+                return wrong("transactions need idempotence".to_owned());
+            }
         }
         let in_flight_max = if self.idempotence {
             IN_FLIGHT_IDEMPOTENT_MAX
@@ -334,6 +353,12 @@ impl Plan {
         if self.is_end_to_end() && fetch.headers_only {
             return wrong("end-to-end latency is inside the records: not with headers only");
         }
+        let sees_all = fetch.isolation == Isolation::ReadUncommitted;
+        if self.is_end_to_end() && self.transactions.is_some() && sees_all {
+            return wrong(
+                "with transactions, consumers wait for what is committed: read_committed",
+            );
+        }
         if self.is_end_to_end() && (fetch.from_beginning || fetch.rewind) {
             return wrong("with producers, consumers begin at the end of the log");
         }
@@ -379,6 +404,10 @@ impl Plan {
             };
             put("acks", json!(acks_name(self.acks)));
             put("idempotence", json!(self.idempotence));
+            if let Some(transactions) = &self.transactions {
+                transactions.options(&mut all);
+            }
+            let mut put = |name: &str, value: Value| all.insert(name.to_owned(), value);
             put("compression", json!(self.codec.name()));
             put("compression-level", json!(self.level));
             put("batch-bytes", json!(self.batch_bytes));
@@ -396,6 +425,8 @@ impl Plan {
         }
         if self.consumers > 0 {
             let fetch = &self.fetch;
+            let mut put = |name: &str, value: Value| all.insert(name.to_owned(), value);
+            put("isolation-level", json!(isolation_name(fetch.isolation)));
             put("fetch-max-wait-ms", ms(fetch.max_wait));
             put("fetch-min-bytes", json!(fetch.min_bytes));
             put("fetch-max-bytes", json!(fetch.max_bytes));
@@ -410,6 +441,13 @@ impl Plan {
     }
 }
 
+fn isolation_name(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::ReadUncommitted => "read_uncommitted",
+        Isolation::ReadCommitted => "read_committed",
+    }
+}
+
 fn acks_name(acks: Acks) -> &'static str {
     match acks {
         Acks::None => "0",
@@ -419,72 +457,5 @@ fn acks_name(acks: Acks) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn refusal(change: impl FnOnce(&mut Plan)) -> String {
-        let mut plan = Plan::default();
-        change(&mut plan);
-        plan.validate().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn the_defaults_are_possible() {
-        assert!(Plan::default().validate().is_ok());
-        let both = Plan {
-            consumers: 2,
-            ..Plan::default()
-        };
-        assert!(both.validate().is_ok());
-    }
-
-    #[test]
-    fn contradictions_are_told() {
-        let said = refusal(|plan| plan.producers = 0);
-        assert!(said.contains("nothing to do"), "{said}");
-        let said = refusal(|plan| (plan.idempotence, plan.acks) = (true, Acks::Leader));
-        assert!(said.contains("acks=all"), "{said}");
-        let said = refusal(|plan| (plan.idempotence, plan.in_flight) = (true, 6));
-        assert!(said.contains("from 1 to 5 with idempotence"), "{said}");
-        let said = refusal(|plan| plan.cpus = vec![0, 1]);
-        assert!(said.contains("2 CPUs for 1 threads"), "{said}");
-        let said = refusal(|plan| plan.threads = 0);
-        assert!(said.contains("0 threads"), "{said}");
-        let said = refusal(|plan| (plan.consumers, plan.sizes) = (1, Sizes::Fixed(15)));
-        assert!(said.contains("at least 16"), "{said}");
-        let said = refusal(|plan| plan.buffer_bytes = 1000);
-        assert!(said.contains("more than the buffer"), "{said}");
-        let said = refusal(|plan| plan.duration = Duration::ZERO);
-        assert!(said.contains("nothing would be measured"), "{said}");
-        let said = refusal(|plan| {
-            plan.make_topic = Some(TopicToMake {
-                partitions: 0,
-                replication_factor: 1,
-                configs: Vec::new(),
-            });
-        });
-        assert!(said.contains("0 partitions"), "{said}");
-        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e10] {
-            let said = refusal(|plan| {
-                plan.load = Load::Open {
-                    records_per_second: rate,
-                    arrivals: Arrivals::Fixed,
-                };
-            });
-            assert!(said.contains("rate"), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_consumer_does_not_care_for_the_producers_options() {
-        let plan = Plan {
-            producers: 0,
-            consumers: 1,
-            in_flight: 0,
-            ..Plan::default()
-        };
-        assert!(plan.validate().is_ok());
-        assert!(!plan.options().contains_key("acks"));
-        assert!(plan.options().contains_key("fetch-sessions"));
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

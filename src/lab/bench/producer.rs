@@ -16,6 +16,7 @@ use super::link::{self, Answers};
 use super::outgoing::Outgoing;
 use super::samples::Samples;
 use super::schedule::Schedule;
+use super::transactor::Transactor;
 use crate::client::{Acks, ClientError, Cluster};
 use crate::rt::net::{Piece, WriteHalf};
 use crate::rt::sync::{Event, Notify};
@@ -27,6 +28,8 @@ use crate::wire::messages::produce_request::{
 };
 use crate::wire::{ErrorCode, Records, Str};
 
+/// From this version on the leader adds its partition to the transaction by itself.
+const PRODUCE_ADDS_FIRST: i16 = 12;
 /// The first version whose request is exactly what is built here.
 const PRODUCE_FIRST: i16 = 3;
 /// The last version that names topics instead of using their ids.
@@ -38,22 +41,23 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// See the module's words; clones are the same producer.
 #[derive(Clone)]
 pub(super) struct Producer {
-    inner: Rc<Inner>,
+    pub(super) inner: Rc<Inner>,
 }
 
-struct Inner {
-    context: std::sync::Arc<Context>,
+pub(super) struct Inner {
+    pub(super) context: std::sync::Arc<Context>,
     cluster: Cluster,
-    samples: Rc<Samples>,
+    pub(super) samples: Rc<Samples>,
+    pub(super) transactor: Option<Transactor>,
     client_id: Str,
-    topic: Str,
+    pub(super) topic: Str,
     topic_id: Cell<Uuid>,
-    outgoing: RefCell<Outgoing>,
+    pub(super) outgoing: RefCell<Outgoing>,
     /// By the number of the broker in `outgoing`.
     links: RefCell<Vec<Option<Rc<Link>>>>,
     connecting: RefCell<Vec<bool>>,
     /// Wakes the task that makes and sends.
-    bell: Notify,
+    pub(super) bell: Notify,
     refreshing: Cell<bool>,
     identifying: Cell<bool>,
 }
@@ -92,6 +96,10 @@ impl Producer {
         let stamp = plan.is_end_to_end().then_some(context.run);
         let seed = plan.seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let topic_id = view.topic(&plan.topic).map(|topic| topic.id);
+        let transactor = match &plan.transactions {
+            Some(transactions) => Some(Transactor::connect(&plan, transactions, number).await?),
+            None => None,
+        };
         let producer = Producer {
             inner: Rc::new(Inner {
                 client_id: Str::from(format!("highwater-bench-producer-{number}").as_str()),
@@ -106,13 +114,16 @@ impl Producer {
                 context,
                 cluster,
                 samples,
+                transactor,
             }),
         };
+        // Which version a connection speaks depends on the transactions.
+        producer.init_transactions().await?;
         let unconnected: Vec<usize> = producer.inner.outgoing.borrow().unconnected().collect();
         for broker in unconnected {
             producer.open(broker).await?;
         }
-        if producer.inner.context.plan.idempotence {
+        if producer.inner.context.plan.idempotence && producer.inner.transactor.is_none() {
             let identity = producer.identity().await?;
             producer.inner.outgoing.borrow_mut().identify(identity);
         }
@@ -139,6 +150,7 @@ impl Producer {
                 .outgoing
                 .borrow_mut()
                 .make(now, rt::wall_ms(), &inner.samples);
+            self.transact(now);
             self.send(now);
             self.fulfil();
             if inner.outgoing.borrow().is_finished(now, window.to) {
@@ -160,6 +172,7 @@ impl Producer {
         inner.outgoing.borrow_mut().give_up(now, &inner.samples);
         let links = std::mem::take(&mut *inner.links.borrow_mut());
         links.into_iter().flatten().for_each(|link| link.end());
+        self.leave_transactions().await;
     }
 
     /// Frames all requests that may leave.
@@ -210,7 +223,9 @@ impl Producer {
     ) -> Result<(), ClientError> {
         let plan = &self.inner.context.plan;
         let timeout = plan.request_timeout.as_millis();
+        let transactor = self.inner.transactor.as_ref();
         let request = ProduceRequest {
+            transactional_id: transactor.map(|one| one.transactions.id().clone()),
             acks: plan.acks.wire(),
             timeout_ms: i32::try_from(timeout).unwrap_or(i32::MAX),
             topic_data: vec![TopicProduceData {
@@ -323,17 +338,21 @@ impl Producer {
     async fn open(&self, broker: usize) -> Result<(), ClientError> {
         let inner = &self.inner;
         let node = inner.outgoing.borrow().brokers[broker].node;
-        let last = if inner.topic_id.get().is_zero() {
-            PRODUCE_BY_NAME_LAST
-        } else {
-            i16::MAX
+        let mut range = match inner.topic_id.get().is_zero() {
+            true => (PRODUCE_FIRST, PRODUCE_BY_NAME_LAST),
+            false => (PRODUCE_FIRST, i16::MAX),
         };
+        match inner.transactor.as_ref().map(Transactor::is_implicit) {
+            Some(true) => range.0 = PRODUCE_ADDS_FIRST,
+            Some(false) => range.1 = PRODUCE_ADDS_FIRST - 1,
+            None => {}
+        }
         let version = inner
             .cluster
             .node(node)
             .await?
             .versions()
-            .choose::<ProduceRequest>(PRODUCE_FIRST, last)?;
+            .choose::<ProduceRequest>(range.0, range.1)?;
         let (write, answers) = link::open(&inner.cluster, node, CONNECT_LIMIT).await?;
         let link = Rc::new(Link {
             version,
@@ -470,7 +489,11 @@ impl Producer {
         let mut outgoing = inner.outgoing.borrow_mut();
         match outgoing.settle(broker, correlation, at, &inner.samples, code) {
             Some(measured) => {
-                inner.context.acknowledged(measured);
+                match &mut outgoing.cycle {
+                    // Consumers receive it if it is committed.
+                    Some(cycle) => cycle.acknowledged(measured),
+                    None => inner.context.acknowledged(measured),
+                }
                 true
             }
             None => false,

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
 use super::schedule::Window;
+use super::transaction::Ending;
 use crate::lab::histogram::Histogram;
-use crate::lab::result::LatencyKind;
+use crate::lab::result::{LatencyKind, Transactions};
 
 /// Different troubles that are told apart; what is beyond is counted with the last.
 const TROUBLES_MAX: usize = 32;
@@ -34,14 +35,15 @@ impl Count {
 /// Latencies of the measured records, by kind; those that were not recorded take no memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latencies {
-    kinds: [Option<Box<Histogram>>; 3],
+    kinds: [Option<Box<Histogram>>; 4],
 }
 
 impl Latencies {
-    const ORDER: [LatencyKind; 3] = [
+    const ORDER: [LatencyKind; 4] = [
         LatencyKind::Produce,
         LatencyKind::EndToEnd,
         LatencyKind::Fetch,
+        LatencyKind::Commit,
     ];
 
     fn record(&mut self, kind: LatencyKind, micros: u64, count: u64) {
@@ -54,6 +56,7 @@ impl Latencies {
             LatencyKind::Produce => 0,
             LatencyKind::EndToEnd => 1,
             LatencyKind::Fetch => 2,
+            LatencyKind::Commit => 3,
         }
     }
 
@@ -106,6 +109,8 @@ pub(super) struct Sums {
     pub(super) resent: u64,
     /// Acknowledged in all, with warm-up and drain.
     pub(super) acknowledged_in_all: u64,
+    /// Of transactions whose first record was due in the measured time.
+    pub(super) transactions: Transactions,
     /// What went wrong, and for how many records (or fetches) of the whole run.
     pub(super) troubles: BTreeMap<String, u64>,
     /// How much later than due the tool itself was when nothing held it up, microseconds.
@@ -128,6 +133,7 @@ impl Sums {
         self.unsent += other.unsent;
         self.resent += other.resent;
         self.acknowledged_in_all += other.acknowledged_in_all;
+        self.transactions.add(other.transactions);
         for (what, count) in other.troubles {
             self.trouble(what, count);
         }
@@ -286,6 +292,34 @@ impl Samples {
         self.state.borrow_mut().sums.trouble(why, 1);
     }
 
+    /// A transaction began with a record that was due at `due`.
+    pub(super) fn began(&self, due: u64) {
+        if self.window().measures(due) {
+            self.state.borrow_mut().sums.transactions.begun += 1;
+        }
+    }
+
+    /// A transaction was ended at `at`.
+    pub(super) fn ended(&self, ending: Ending, at: u64) {
+        self.turn(at);
+        let State { second, sums, .. } = &mut *self.state.borrow_mut();
+        let all = &mut sums.transactions;
+        match ending.committed {
+            true => all.records_committed += ending.measured,
+            false => all.records_aborted += ending.measured,
+        }
+        if !self.window().measures(ending.due) {
+            return;
+        }
+        if ending.committed {
+            all.committed += 1;
+            let micros = at.saturating_sub(ending.decided) / 1_000;
+            second.latencies.record(LatencyKind::Commit, micros, 1);
+        } else {
+            all.aborted += 1;
+        }
+    }
+
     pub(super) fn unsent(&self, records: u64) {
         self.state.borrow_mut().sums.unsent += records;
     }
@@ -407,6 +441,39 @@ mod tests {
         );
         assert_eq!(sums.failed, 1);
         assert_eq!(sums.troubles.get("refused"), Some(&2));
+    }
+
+    #[test]
+    fn a_transaction_counts_where_its_first_record_was_due() {
+        let ending = |due, committed| Ending {
+            due,
+            decided: 4 * SECOND,
+            committed,
+            measured: 10,
+        };
+        let (seconds, sums) = told(|samples| {
+            for due in [SECOND, 3 * SECOND, 4 * SECOND] {
+                samples.began(due);
+            }
+            // Begun in the warm-up, with records of the measured time.
+            samples.ended(ending(SECOND, true), 4 * SECOND);
+            samples.ended(ending(3 * SECOND, true), 6 * SECOND);
+            samples.ended(ending(4 * SECOND, false), 6 * SECOND);
+        });
+        let expected = Transactions {
+            begun: 2,
+            committed: 1,
+            aborted: 1,
+            records_committed: 20,
+            records_aborted: 10,
+        };
+        assert_eq!(sums.transactions, expected);
+        let mut all = Latencies::default();
+        seconds
+            .iter()
+            .for_each(|second| all.merge(&second.latencies));
+        let commit = all.of(LatencyKind::Commit).unwrap();
+        assert_eq!((commit.samples(), commit.max() / 1_000), (1, 2_000));
     }
 
     #[test]

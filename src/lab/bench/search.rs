@@ -256,6 +256,7 @@ mod tests {
                 ..Flow::default()
             }),
             consumed: None,
+            transactions: None,
             latencies: vec![Latency {
                 kind: LatencyKind::Produce,
                 samples: 1,

@@ -244,6 +244,7 @@ pub(super) mod tests {
                 ..Flow::default()
             }),
             consumed: None,
+            transactions: None,
             latencies: vec![Latency {
                 kind: LatencyKind::Produce,
                 samples: records,

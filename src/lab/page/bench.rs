@@ -11,10 +11,11 @@ use crate::lab::histogram::Histogram;
 use crate::lab::result::{BenchResult, Latency, LatencyKind, Run, SAMPLES_ABOVE_PERCENTILE};
 use crate::lab::summary::{self, Rows, kind_name};
 
-const KINDS: [LatencyKind; 3] = [
+const KINDS: [LatencyKind; 4] = [
     LatencyKind::Produce,
     LatencyKind::EndToEnd,
     LatencyKind::Fetch,
+    LatencyKind::Commit,
 ];
 
 pub(super) fn page(result: &BenchResult) -> String {
@@ -32,6 +33,10 @@ pub(super) fn page(result: &BenchResult) -> String {
         "Throughput and cost",
         &summary::throughput(&result.runs),
     ));
+    let transactions = summary::transactions(&result.runs);
+    if !transactions.rows.is_empty() {
+        body.push_str(&rows("Transactions", &transactions));
+    }
     let latencies = summary::latency(&result.runs);
     if !latencies.rows.is_empty() {
         let caption = format!(

@@ -173,7 +173,7 @@ pub(super) fn percentile_curves(
 pub(super) fn knee(runs: &[Run], kind: LatencyKind) -> Option<String> {
     let carried = |run: &Run| {
         let flow = match kind {
-            LatencyKind::Produce => run.produced.as_ref(),
+            LatencyKind::Produce | LatencyKind::Commit => run.produced.as_ref(),
             LatencyKind::EndToEnd | LatencyKind::Fetch => run.consumed.as_ref(),
         };
         flow.map(|flow| flow.records_per_second)
