@@ -257,11 +257,17 @@ impl TransactionCoordinator {
     async fn look_round(
         self: Rc<Self>,
         interval: Duration,
-        run: fn(&mut TransactionCoordinatorShard, i64) -> Effects,
+        run: fn(&mut TransactionCoordinatorShard, usize, i64) -> (Effects, Option<usize>),
     ) {
         while !self.stopped.get() {
             rt::select2(rt::sleep(interval), self.stop.wait()).await;
-            self.tell(|state| run(state, rt::wall_ms()));
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let (effects, next) = run(&mut self.state.borrow_mut(), at, rt::wall_ms());
+                self.carry_out(effects);
+                from = next;
+                rt::yield_now().await;
+            }
         }
     }
 

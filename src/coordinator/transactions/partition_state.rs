@@ -49,15 +49,16 @@ pub struct TransactionLimits {
     /// Transactional ids in one partition: some 300 bytes each. Over it, InitProducerId of a new
     /// id is answered POLICY_VIOLATION.
     pub ids: usize,
-    /// Ids that one sweep ends or removes; the rest follow with the next.
-    pub ids_per_sweep: usize,
+    /// Ids that are looked at, and ended or removed if it is time, before the shard does something
+    /// else: some 50 µs, and a few milliseconds if all of them are due.
+    pub ids_per_step: usize,
 }
 
 impl Default for TransactionLimits {
     fn default() -> Self {
         TransactionLimits {
             ids: 200_000,
-            ids_per_sweep: 1_000,
+            ids_per_step: 1_000,
         }
     }
 }
@@ -178,14 +179,14 @@ impl TransactionCoordinatorShard {
 
     // ---- life
 
-    /// Replays one stored batch while loading.
+    /// Replays one stored batch while loading. Without effect if leadership was lost meanwhile.
     ///
     /// # Errors
     /// A record that cannot be read: the partition cannot be coordinated, for what it says may
     /// be that a transaction is decided.
     pub fn replay_batch(&mut self, batch: &Batch) -> Result<(), ReplayError> {
         let view = batch.view();
-        if view.is_control() {
+        if view.is_control() || self.phase != Phase::Loading {
             return Ok(());
         }
         for item in batch.records(INFLATED_BATCH_BYTES_MAX)? {

@@ -177,6 +177,22 @@ impl Desk {
         written
     }
 
+    /// Whether there was something to abort.
+    fn abort_timed_out(&mut self) -> bool {
+        let (effects, _) = self.shard.abort_timed_out(0, self.now_ms);
+        let some = !effects.is_empty();
+        self.take(effects);
+        some
+    }
+
+    /// Whether there was something to remove.
+    fn remove_expired(&mut self) -> bool {
+        let (effects, _) = self.shard.remove_expired(0, self.now_ms);
+        let some = !effects.is_empty();
+        self.take(effects);
+        some
+    }
+
     fn state(&self) -> State {
         self.shard.describe(&ID).unwrap().state
     }
@@ -332,11 +348,9 @@ fn a_silent_producer_is_fenced_and_aborted_after_its_timeout() {
     let producer = desk.init();
     desk.add(producer, &[0], false);
     desk.now_ms += i64::from(TIMEOUT_MS);
-    let effects = desk.shard.abort_timed_out(desk.now_ms);
-    assert!(effects.is_empty(), "not a moment early");
+    assert!(!desk.abort_timed_out(), "not a moment early");
     desk.now_ms += 1;
-    let effects = desk.shard.abort_timed_out(desk.now_ms);
-    desk.take(effects);
+    assert!(desk.abort_timed_out());
     desk.store();
     assert_eq!(desk.write_markers(), [(1, false, vec![0])]);
     let late = desk.end(producer, true, false).error;
@@ -375,8 +389,7 @@ fn with_v2_a_producer_that_was_timed_out_goes_on_with_the_epoch_that_aborted_it(
     let producer = desk.init();
     desk.add(producer, &[0], true);
     desk.now_ms += i64::from(TIMEOUT_MS) + 1;
-    let effects = desk.shard.abort_timed_out(desk.now_ms);
-    desk.take(effects);
+    assert!(desk.abort_timed_out());
     desk.store();
     assert_eq!(desk.write_markers(), [(1, false, vec![0])]);
     let commit = desk.end(producer, true, true).error;
@@ -563,10 +576,10 @@ fn unused_ids_expire_and_open_transactions_never_do() {
     let mut desk = Desk::new();
     let producer = desk.init();
     desk.now_ms += TransactionSettings::default().id_expiration_ms;
-    let effects = desk.shard.remove_expired(desk.now_ms - 1);
-    assert!(effects.is_empty(), "not a moment early");
-    let effects = desk.shard.remove_expired(desk.now_ms);
-    desk.take(effects);
+    desk.now_ms -= 1;
+    assert!(!desk.remove_expired(), "not a moment early");
+    desk.now_ms += 1;
+    assert!(desk.remove_expired());
     desk.store();
     assert_eq!(
         desk.shard.describe(&ID),
@@ -580,8 +593,34 @@ fn unused_ids_expire_and_open_transactions_never_do() {
     let producer = desk.init();
     desk.add(producer, &[0], false);
     desk.now_ms += 2 * TransactionSettings::default().id_expiration_ms;
-    let effects = desk.shard.remove_expired(desk.now_ms);
-    assert!(effects.is_empty());
+    assert!(!desk.remove_expired());
+}
+
+#[test]
+fn a_look_at_many_ids_goes_in_steps_and_leaves_none_out() {
+    let limits = TransactionLimits {
+        ids_per_step: 4,
+        ..Default::default()
+    };
+    let mut desk = Desk::new();
+    desk.shard.limits = limits;
+    for at in 0..10 {
+        let (id, token) = (Str::from(format!("id-{at}")), desk.token());
+        let shard = &mut desk.shard;
+        let effects = shard.init_producer_id(&id, TIMEOUT_MS, None, Some(at), NOW, token);
+        desk.take(effects.unwrap());
+    }
+    desk.store();
+    desk.now_ms += TransactionSettings::default().id_expiration_ms;
+    let (mut from, mut steps) = (Some(0), 0);
+    while let Some(at) = from {
+        let (effects, next) = desk.shard.remove_expired(at, desk.now_ms);
+        desk.take(effects);
+        (from, steps) = (next, steps + 1);
+    }
+    assert_eq!((steps, desk.appends.len()), (3, 10));
+    desk.store();
+    assert_eq!(desk.shard.counts(), (0, 0, 0));
 }
 
 #[test]
