@@ -70,6 +70,8 @@ fn every_advertised_api_answers_at_every_advertised_version() {
         delete_records_request::DeleteRecordsRequest => delete_records_response::DeleteRecordsResponse,
         init_producer_id_request::InitProducerIdRequest => init_producer_id_response::InitProducerIdResponse,
         offset_for_leader_epoch_request::OffsetForLeaderEpochRequest => offset_for_leader_epoch_response::OffsetForLeaderEpochResponse,
+        write_txn_markers_request::WriteTxnMarkersRequest => write_txn_markers_response::WriteTxnMarkersResponse,
+        txn_offset_commit_request::TxnOffsetCommitRequest => txn_offset_commit_response::TxnOffsetCommitResponse,
         describe_configs_request::DescribeConfigsRequest => describe_configs_response::DescribeConfigsResponse,
         alter_configs_request::AlterConfigsRequest => alter_configs_response::AlterConfigsResponse,
         alter_replica_log_dirs_request::AlterReplicaLogDirsRequest => alter_replica_log_dirs_response::AlterReplicaLogDirsResponse,

@@ -54,12 +54,12 @@ struct Waiting {
 pub(super) struct Questions {
     by_transaction: RefCell<AHashMap<Str, Vec<Waiting>>>,
     #[cfg(test)]
-    pub(super) oracle: RefCell<Option<Rc<Oracle>>>,
+    oracle: RefCell<Option<Rc<Oracle>>>,
 }
 
 /// Answers in place of coordinators.
 #[cfg(test)]
-pub(super) type Oracle =
+pub(crate) type Oracle =
     dyn Fn(AddPartitionsToTxnTransaction) -> LocalFuture<AddPartitionsToTxnResult>;
 
 impl Question {
@@ -167,6 +167,12 @@ impl Shard {
         };
         let owner = self.owner(partition);
         self.clone().on(owner, ask).await.unwrap_or(unanswered)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn take_oracle(&self, oracle: Rc<Oracle>) {
+        let questions = &self.verifications.questions;
+        *questions.oracle.borrow_mut() = Some(oracle);
     }
 
     async fn ask_in_turn(self: Rc<Self>, question: Question) -> Errors {

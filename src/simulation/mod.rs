@@ -10,7 +10,8 @@
 //!   [`committed`] what lies on their disks while they run;
 //! * [`load`] the clients; [`transfers`] those with transactions; [`hosts`] where they live; [`ledger`] what they know, and the judgement;
 //! * [`replicas`] what lies on the disks in the end;
-//! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict.
+//! * [`nemesis`] what goes wrong; [`history`] one world from its seed to its verdict;
+//! * [`participants`] leaders of partitions in transactions, each story by itself.
 //!
 //! What must hold, and where it is checked:
 //!
@@ -39,6 +40,7 @@ mod hosts;
 mod ledger;
 mod load;
 mod nemesis;
+mod participants;
 mod probes;
 mod replicas;
 mod transfers;

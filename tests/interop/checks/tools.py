@@ -13,7 +13,7 @@ SERVED = {
     9: ("OffsetFetch", 1, 10), 10: ("FindCoordinator", 0, 6), 11: ("JoinGroup", 0, 9), 12: ("Heartbeat", 0, 4),
     13: ("LeaveGroup", 0, 5), 14: ("SyncGroup", 0, 5), 15: ("DescribeGroups", 0, 6), 16: ("ListGroups", 0, 5),
     18: ("ApiVersions", 0, 5), 19: ("CreateTopics", 2, 7), 20: ("DeleteTopics", 1, 6), 21: ("DeleteRecords", 0, 2),
-    22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4), 32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2),
+    22: ("InitProducerId", 0, 5), 23: ("OffsetForLeaderEpoch", 2, 4), 27: ("WriteTxnMarkers", 1, 2), 28: ("TxnOffsetCommit", 0, 6), 32: ("DescribeConfigs", 1, 4), 33: ("AlterConfigs", 0, 2),
     34: ("AlterReplicaLogDirs", 1, 2), 48: ("DescribeClientQuotas", 0, 1), 49: ("AlterClientQuotas", 0, 1),
     35: ("DescribeLogDirs", 1, 5), 37: ("CreatePartitions", 0, 3), 42: ("DeleteGroups", 0, 3), 44: ("IncrementalAlterConfigs", 0, 1),
     47: ("OffsetDelete", 0, 0), 60: ("DescribeCluster", 0, 2), 61: ("DescribeProducers", 0, 0), 65: ("DescribeTransactions", 0, 0),
