@@ -117,7 +117,7 @@ def internal_logs(ctx, broker):
 
 def seen(ctx, topics):
     """What each isolation level sees of each topic."""
-    read = process.run(ctx.kit.java("Transactions", "read", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
+    read = process.run(ctx.kit.java("Transactions", "read-both", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
     reads = iter([json.loads(line) for line in part.splitlines()] for part in read)
     return {topic: {level: next(reads) for level in ("read_uncommitted", "read_committed")} for topic in topics}
 
@@ -130,9 +130,15 @@ def serves(ctx, wanted, what):
 
 def in_transactions(ctx, topic, name, *steps):
     """Steps are "begin", "commit", "abort", "leave" (the transaction open), or a list of records."""
-    lines = [line for s in steps for line in ([{"do": s}] if isinstance(s, str) else s)]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    process.run(ctx.kit.java("Transactions", "write", ctx.bootstrap, topic, name), stdin=text)
+    producer = ctx.transactional("java", name)
+    for step in steps:
+        if step == "leave":
+            producer.kill()
+        elif isinstance(step, str):
+            producer.step(step)
+        else:
+            producer.send(topic, step)
+    producer.end()
 
 
 def keyed(first, keys, value):
