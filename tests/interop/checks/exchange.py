@@ -3,7 +3,7 @@ import json
 import re
 import shutil
 
-from checks.files import BATCH, dump, segments
+from checks.files import BATCH, FEW_PARTITIONS, dump, segments
 from harness import process
 from harness.broker import Highwater, Kafka
 from harness.check import check, same
@@ -11,8 +11,6 @@ from harness.process import until
 from harness.records import BASE_MS, plain, records, with_offsets
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Kafka makes the 50 partitions of each of its own logs one by one.
-FEW_PARTITIONS = {"offsets__topic__num__partitions": 3, "transaction__state__log__num__partitions": 3}
 
 
 def identify(ctx, topic):

@@ -80,7 +80,9 @@ type transactional struct {
 func newTransactional(args []string) (*transactional, error) {
 	opts := []kgo.Opt{kgo.SeedBrokers(args[0]), kgo.TransactionalID(args[1]),
 		kgo.TransactionTimeout(time.Duration(number(args[2])) * time.Millisecond),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20 * time.Millisecond)}
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20 * time.Millisecond),
+		// KafkaJS, which reads this too, has no snappy.
+		kgo.ProducerBatchCompression(kgo.NoCompression())}
 	if len(args) == 3 {
 		cl, err := kgo.NewClient(opts...)
 		return &transactional{cl: cl}, err

@@ -58,6 +58,11 @@ class Cluster:
     def node(self, number):
         return self.nodes[number - 1]
 
+    def restart(self, number):
+        node = self.node(number)
+        node.start()
+        node.port = node.fixed_port
+
     @property
     def bootstrap(self):
         return ",".join(f"127.0.0.1:{node.fixed_port}" for node in self.nodes)

@@ -100,6 +100,12 @@ public final class Transactions {
             for (Throwable t = e; t != null && code == -1; t = t.getCause()) {
                 code = Errors.forException(t).code();
             }
+            for (Errors known : Errors.values()) {
+                // What it has no exception for, it passes on as text only.
+                if (code == -1 && known != Errors.UNKNOWN_SERVER_ERROR && String.valueOf(e).endsWith("; " + known.message())) {
+                    code = known.code();
+                }
+            }
             answer = JSON.createObjectNode().put("error", String.valueOf(e)).put("code", code);
         }
         System.out.write((JSON.writeValueAsString(answer) + "\n").getBytes(StandardCharsets.UTF_8));

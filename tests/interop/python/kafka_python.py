@@ -10,6 +10,7 @@ for ever. Both happen with Apache Kafka as well, the more often the shorter the 
 added to need_rejoin() neither does. So members are polled here for longer than any join takes; records end a poll at
 once, and the members of one group are polled in threads of their own.
 """
+import re
 import sys
 import threading
 import time
@@ -141,10 +142,9 @@ class Transactional:
 
     @staticmethod
     def code(error):
-        # The client wraps what the broker said in what it means for the program.
-        while error is not None and getattr(error, "errno", -1) in (-1, None):
-            error = error.__cause__ or next((a for a in error.args if isinstance(a, Exception)), None)
-        return -1 if error is None else error.errno
+        # The client wraps what the broker said in what it means for the program, or passes it on as text only.
+        said = re.search(r"\[Error (\d+)\]", repr(error))
+        return int(said.group(1)) if said else getattr(error, "errno", -1)
 
 
 class Polled(threading.Thread):
