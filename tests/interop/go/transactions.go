@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -78,7 +79,7 @@ type transactional struct {
 }
 
 func newTransactional(args []string) (*transactional, error) {
-	opts := []kgo.Opt{kgo.SeedBrokers(args[0]), kgo.TransactionalID(args[1]),
+	opts := []kgo.Opt{kgo.SeedBrokers(strings.Split(args[0], ",")...), kgo.TransactionalID(args[1]),
 		kgo.TransactionTimeout(time.Duration(number(args[2])) * time.Millisecond),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20 * time.Millisecond),
 		// KafkaJS, which reads this too, has no snappy.

@@ -13,7 +13,7 @@ const { Kafka, CompressionTypes, logLevel } = library;
 const baseMs = Math.floor(Date.now() / 1000) * 1000 - 3600000;
 
 function client(bootstrap) {
-  const settings = { clientId: flavour, brokers: [bootstrap], logLevel: logLevel.ERROR };
+  const settings = { clientId: flavour, brokers: bootstrap.split(','), logLevel: logLevel.ERROR };
   // Not even a look at the metadata of a topic that is being deleted may bring it back.
   return new Kafka(confluent ? { kafkaJS: settings, 'allow.auto.create.topics': false } : settings);
 }
