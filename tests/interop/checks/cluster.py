@@ -97,8 +97,7 @@ def election(ctx):
     ctx.broker = cluster.node(preferred % 3 + 1)
     until("another leader", lambda: rows(ctx, topic)[0]["Leader"] not in ("none", str(preferred)), 30)
     produce(ctx, topic, "while it was away")
-    cluster.node(preferred).start()
-    cluster.node(preferred).port = cluster.node(preferred).fixed_port
+    cluster.restart(preferred)
     in_sync(ctx, topic)
     assert rows(ctx, topic)[0]["Leader"] != str(preferred)
     ctx.tool("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", 0)
@@ -173,8 +172,7 @@ def mixed(ctx, kinds, controllers):
         ctx.broker = cluster.node(1)
         until("leaders without it", lambda: all(p["Leader"] not in ("none", str(node)) for p in rows(ctx, topic).values()), 40)
         produce(ctx, topic, *[f"{node} {n}" for n in range(100)])
-        cluster.node(node).start()
-        cluster.node(node).port = cluster.node(node).fixed_port
+        cluster.restart(node)
         in_sync(ctx, topic, seconds=60)
     same(len(consumed(ctx, topic, 300)), 300, "records")
     verify = ctx.background(

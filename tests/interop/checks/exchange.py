@@ -3,7 +3,8 @@ import json
 import re
 import shutil
 
-from checks.files import BATCH, dump, segments
+from checks import transactions
+from checks.files import BATCH, FEW_PARTITIONS, dump, segments
 from harness import process
 from harness.broker import Highwater, Kafka
 from harness.check import check, same
@@ -11,8 +12,6 @@ from harness.process import until
 from harness.records import BASE_MS, plain, records, with_offsets
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Kafka makes the 50 partitions of each of its own logs one by one.
-FEW_PARTITIONS = {"offsets__topic__num__partitions": 3, "transaction__state__log__num__partitions": 3}
 
 
 def identify(ctx, topic):
@@ -117,7 +116,7 @@ def internal_logs(ctx, broker):
 
 def seen(ctx, topics):
     """What each isolation level sees of each topic."""
-    read = process.run(ctx.kit.java("Transactions", "read", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
+    read = process.run(ctx.kit.java("Transactions", "read-both", ctx.bootstrap, *topics), seconds=120).out.split("\n\n")
     reads = iter([json.loads(line) for line in part.splitlines()] for part in read)
     return {topic: {level: next(reads) for level in ("read_uncommitted", "read_committed")} for topic in topics}
 
@@ -130,9 +129,15 @@ def serves(ctx, wanted, what):
 
 def in_transactions(ctx, topic, name, *steps):
     """Steps are "begin", "commit", "abort", "leave" (the transaction open), or a list of records."""
-    lines = [line for s in steps for line in ([{"do": s}] if isinstance(s, str) else s)]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    process.run(ctx.kit.java("Transactions", "write", ctx.bootstrap, topic, name), stdin=text)
+    producer = ctx.transactional("java", name)
+    for step in steps:
+        if step == "leave":
+            producer.kill()
+        elif isinstance(step, str):
+            producer.step(step)
+        else:
+            producer.send(topic, step)
+    producer.end()
 
 
 def keyed(first, keys, value):
@@ -285,11 +290,11 @@ def killed(ctx, first, second):
     ctx.group("java", topic, group, 30)
     out = ctx.tool("producer-perf-test", "--topic", loaded, "--num-records", 2500, "--record-size", 1024, "--throughput", -1)
     assert "2500 records sent" in out.out, out.out
-    if first is Kafka:
-        topics.append(ctx.topic("-transactions", segment__ms=100))
-        in_transactions(
-            ctx, topics[2], "transactions", "begin", sent[:20], "commit", "begin", sent[20:40], "abort", "begin", sent[40:50], "commit",
-            "begin", sent[50:60], "leave")
+    in_parts = ctx.topic("-transactions", segment__ms=100)
+    topics.append(in_parts)
+    in_transactions(
+        ctx, in_parts, "transactions", "begin", sent[:20], "commit", "begin", sent[20:40], "abort", "begin", sent[40:50], "commit",
+        "begin", sent[50:60], "leave")
     log = ctx.directory / "producer.log"
     producer = ctx.background(ctx.command(
         "verifiable-producer", "--bootstrap-server", ctx.bootstrap, "--topic", loaded, "--max-messages", 1000000, "--throughput", 2000,
@@ -306,10 +311,10 @@ def killed(ctx, first, second):
         served = {r["offset"]: r["value"] for r in read[loaded]["read_uncommitted"]}
         same(sorted(served), list(range(len(served))), f"{what}: offsets")
         same([served.get(a["offset"]) for a in acknowledged], [a["value"] for a in acknowledged], f"{what}: acknowledged")
-        for t in topics[2:]:
-            same([r["value"] for r in read[t]["read_uncommitted"]], [r["value"] for r in sent[:60]], f"{what}: all of the transactions")
-            committed = sent[:20] + sent[40:50]
-            same([r["value"] for r in read[t]["read_committed"]], [r["value"] for r in committed], f"{what}: committed")
+        ended = read[in_parts]
+        same([r["value"] for r in ended["read_uncommitted"]], [r["value"] for r in sent[:60]], f"{what}: all of the transactions")
+        committed = sent[:20] + sent[40:50]
+        same([r["value"] for r in ended["read_committed"]], [r["value"] for r in committed], f"{what}: committed")
         return read
 
     left = ctx.directory / "left"
@@ -346,3 +351,69 @@ def killed_opens_in_kafka(ctx):
 @check("killed-kafka-directory-opens-here", own_broker=True, seconds=400)
 def killed_kafka_opens_here(ctx):
     killed(ctx, Kafka, ctx.kind)
+
+
+def hands_over(ctx, first, second):
+    """One broker knows the transactional ids, the open transactions and the offsets in them of the other."""
+    writer = ctx.new_broker(kind=first, **FEW_PARTITIONS)
+    source, target, group = ctx.topic("-in"), ctx.topic("-out"), ctx.name + "-group"
+    sent = records(30)
+    ctx.produce("java", source, "none", sent)
+    program = ctx.transactional("java", "program", member=(source, group))
+    for how in ("commit", "leave"):
+        got = program.poll(10)
+        program.step("begin")
+        program.send(target, got)
+        program.step("offsets")
+        if how == "commit":
+            program.step(how)
+    program.kill()
+    in_transactions(ctx, target, "left", "begin", records(5, first=50), "leave")
+    in_transactions(ctx, target, "ended", "begin", records(5, first=60), "commit", "begin", records(5, first=70), "abort")
+
+    def listed():
+        rows = transactions.table(ctx.tool("transactions", "list"))
+        return {row.pop("TransactionalId"): row for row in rows}
+
+    until("the abort is complete", lambda: listed()["ended"]["TransactionState"] == "CompleteAbort")
+    before = listed()
+    same({i: row["TransactionState"] for i, row in before.items()},
+         {"program": "Ongoing", "left": "Ongoing", "ended": "CompleteAbort"}, "states")
+    wanted = seen(ctx, [target])
+    writer.stop()
+    internal_logs(ctx, writer)
+
+    opener = ctx.new_broker(kind=second, directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data), **FEW_PARTITIONS)
+    same(listed(), before, "transactional ids")
+    serves(ctx, wanted, "opened")
+    ctx.transactional("java", "new").end()
+    assert listed()["new"]["ProducerId"] not in {row["ProducerId"] for row in before.values()}, "a producer id is given twice"
+    program = ctx.transactional("java", "program", member=(source, group))
+    got = []
+    while len(got) < 20:
+        more = program.poll(10)
+        assert more, f"the group reads {len(got)} records"
+        got += more
+        program.step("begin")
+        program.send(target, more)
+        program.step("offsets")
+        program.step("commit")
+    program.end()
+    same(plain(got), with_offsets(sent)[10:], "the group goes on where its last commit was")
+    same(transactions.committed_offsets(ctx, group), {0: 30}, "offsets")
+    ctx.transactional("java", "left").end()
+    committed = sent[:10] + records(5, first=60) + sent[10:]
+    same([r["value"] for r in seen(ctx, [target])[target]["read_committed"]], [r["value"] for r in committed], "what was committed")
+    opener.stop()
+    sound(ctx, opener, [target])
+    internal_logs(ctx, opener)
+
+
+@check("transactions-of-kafka-go-on-here", own_broker=True, seconds=300)
+def go_on_here(ctx):
+    hands_over(ctx, Kafka, ctx.kind)
+
+
+@check("transactions-go-on-in-kafka", own_broker=True, seconds=300)
+def go_on_in_kafka(ctx):
+    hands_over(ctx, ctx.kind, Kafka)

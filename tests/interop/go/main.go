@@ -3,6 +3,7 @@
 //
 //	produce BOOTSTRAP TOPIC CODEC | consume BOOTSTRAP TOPIC COUNT | group BOOTSTRAP TOPIC GROUP COUNT
 //	rebalance BOOTSTRAP TOPIC GROUP | admin BOOTSTRAP PREFIX
+//	read BOOTSTRAP TOPIC ISOLATION | transactions BOOTSTRAP ID TIMEOUT_MS [TOPIC GROUP]
 package main
 
 import (
@@ -31,6 +32,11 @@ func main() {
 		err = rebalance(ctx, args[1], args[2], args[3])
 	case "admin":
 		err = admin(ctx, args[1], args[2])
+	case "read":
+		err = visible(ctx, args[1], args[2], args[3])
+	case "transactions":
+		// Lives as long as there are steps.
+		err = steps(context.Background(), args[1:])
 	default:
 		err = fmt.Errorf("no such command: %s", args[0])
 	}

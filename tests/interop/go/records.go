@@ -22,6 +22,24 @@ type record struct {
 	Headers   [][2]string `json:"headers"`
 }
 
+func (r record) wire(topic string) *kgo.Record {
+	k := &kgo.Record{Topic: topic, Partition: r.Partition, Timestamp: time.UnixMilli(r.Timestamp),
+		Key: bytesOf(r.Key), Value: bytesOf(r.Value)}
+	for _, h := range r.Headers {
+		k.Headers = append(k.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+	}
+	return k
+}
+
+func lineOf(k *kgo.Record) record {
+	r := record{Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli(),
+		Key: stringOf(k.Key), Value: stringOf(k.Value), Headers: [][2]string{}}
+	for _, h := range k.Headers {
+		r.Headers = append(r.Headers, [2]string{h.Key, string(h.Value)})
+	}
+	return r
+}
+
 func bytesOf(s *string) []byte {
 	if s == nil {
 		return nil
@@ -68,11 +86,7 @@ func produce(ctx context.Context, bootstrap, topic, codec string) error {
 		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
 			return err
 		}
-		k := &kgo.Record{Topic: topic, Partition: r.Partition, Timestamp: time.UnixMilli(r.Timestamp),
-			Key: bytesOf(r.Key), Value: bytesOf(r.Value)}
-		for _, h := range r.Headers {
-			k.Headers = append(k.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
-		}
+		k := r.wire(topic)
 		sent = append(sent, k)
 		cl.Produce(ctx, k, func(_ *kgo.Record, err error) {
 			if err != nil {
@@ -95,12 +109,7 @@ func produce(ctx context.Context, bootstrap, topic, codec string) error {
 }
 
 func print(k *kgo.Record) error {
-	r := record{Partition: k.Partition, Offset: k.Offset, Timestamp: k.Timestamp.UnixMilli(),
-		Key: stringOf(k.Key), Value: stringOf(k.Value), Headers: [][2]string{}}
-	for _, h := range k.Headers {
-		r.Headers = append(r.Headers, [2]string{h.Key, string(h.Value)})
-	}
-	line, err := json.Marshal(r)
+	line, err := json.Marshal(lineOf(k))
 	fmt.Println(string(line))
 	return err
 }

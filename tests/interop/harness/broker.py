@@ -11,6 +11,10 @@ from . import process
 # What both brokers run with where it differs from the defaults: one node, and no wait for a group's first members.
 SETTINGS = {
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    # How often a broker looks for transactions that have run out of time; 10 s unless set.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
     "log.segment.delete.delay.ms": "1000",
 }
@@ -127,8 +131,6 @@ class Kafka(Broker):
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self.data),
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
             # Kafka waits 30 s after its start before it deletes, retains or flushes anything.
             "log.initial.task.delay.ms": "500",
             **{k: v for k, v in self.settings.items() if not k.startswith("highwater.")},

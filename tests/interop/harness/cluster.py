@@ -6,7 +6,7 @@ from .broker import Highwater, Kafka
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 # What Kafka's formatter turns on and Highwater's brokers do not serve yet: they could not register.
-UNSERVED = [a for f in ("transaction", "group", "share", "streams") for a in ("--feature", f"{f}.version=0")]
+UNSERVED = [a for f in ("group", "share", "streams") for a in ("--feature", f"{f}.version=0")]
 SETTINGS = {
     "offsets.topic.replication.factor": "3",
     "default.replication.factor": "3",
@@ -57,6 +57,11 @@ class Cluster:
 
     def node(self, number):
         return self.nodes[number - 1]
+
+    def restart(self, number):
+        node = self.node(number)
+        node.start()
+        node.port = node.fixed_port
 
     @property
     def bootstrap(self):

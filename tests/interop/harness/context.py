@@ -3,6 +3,7 @@ import json
 
 from . import process
 from .cluster import Cluster
+from .transactional import Transactional
 
 TOOLS = "org.apache.kafka.tools."
 CLASSES = {
@@ -113,6 +114,18 @@ class Context:
 
     def group(self, client, topic, group, count):
         return self.read(client, "group", topic, group, str(count))
+
+    def visible(self, client, topic, isolation):
+        """All that a reader with this isolation level sees of a topic."""
+        return self.read(client, "read", topic, isolation)
+
+    def transactional(self, client, identity, timeout_ms=600_000, member=None):
+        """A transactional producer, ready; with member=(topic, group) it consumes as a member of that group too."""
+        command = self.kit.client(client, "transactions", self.bootstrap, identity, str(timeout_ms), *(member or ()))
+        producer = Transactional(command, self.directory / f"{client}-{len(self.started)}.log")
+        self.started.append(producer.process)
+        producer.ready()
+        return producer
 
     def read(self, client, how, topic, *args):
         out = process.run(self.kit.client(client, how, self.bootstrap, topic, *args), seconds=60)

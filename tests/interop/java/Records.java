@@ -24,7 +24,7 @@ import org.apache.kafka.common.header.Header;
  * Records in and out as JSON lines.
  *
  * <p>produce BOOTSTRAP TOPIC CODEC (records on standard input, one acknowledgement line each) ·
- * consume BOOTSTRAP TOPIC COUNT · group BOOTSTRAP TOPIC GROUP COUNT
+ * consume BOOTSTRAP TOPIC COUNT · group BOOTSTRAP TOPIC GROUP COUNT · read and transactions as in ../README.md
  */
 public final class Records {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -34,6 +34,11 @@ public final class Records {
             case "produce" -> produce(args[1], args[2], args[3]);
             case "consume" -> consume(args[1], args[2], Integer.parseInt(args[3]));
             case "group" -> group(args[1], args[2], args[3], Integer.parseInt(args[4]));
+            case "read" -> {
+                Transactions.read(args[1], args[2], args[3]);
+                System.out.flush();
+            }
+            case "transactions" -> Transactions.steps(args);
             default -> throw new IllegalArgumentException(args[0]);
         }
     }
@@ -67,7 +72,7 @@ public final class Records {
         return record;
     }
 
-    static void print(ConsumerRecord<String, String> r) throws Exception {
+    static ObjectNode line(ConsumerRecord<String, String> r) {
         ObjectNode o = JSON.createObjectNode();
         o.put("partition", r.partition());
         o.put("offset", r.offset());
@@ -78,7 +83,11 @@ public final class Records {
         for (Header h : r.headers()) {
             headers.addArray().add(h.key()).add(new String(h.value(), StandardCharsets.UTF_8));
         }
-        System.out.write((JSON.writeValueAsString(o) + "\n").getBytes(StandardCharsets.UTF_8));
+        return o;
+    }
+
+    static void print(ConsumerRecord<String, String> r) throws Exception {
+        System.out.write((JSON.writeValueAsString(line(r)) + "\n").getBytes(StandardCharsets.UTF_8));
     }
 
     private static int read(KafkaConsumer<String, String> consumer, int count) throws Exception {

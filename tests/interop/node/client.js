@@ -1,5 +1,5 @@
 // Drives KafkaJS, or Confluent's JavaScript client through its KafkaJS-shaped interface.
-//   node client.js kafkajs|confluent produce|consume|group|rebalance|admin ARGUMENTS (as in ../README.md)
+//   node client.js kafkajs|confluent COMMAND ARGUMENTS (as in ../README.md)
 'use strict';
 const assert = require('node:assert');
 const readline = require('node:readline');
@@ -13,27 +13,33 @@ const { Kafka, CompressionTypes, logLevel } = library;
 const baseMs = Math.floor(Date.now() / 1000) * 1000 - 3600000;
 
 function client(bootstrap) {
-  const settings = { clientId: flavour, brokers: [bootstrap], logLevel: logLevel.ERROR };
+  const settings = { clientId: flavour, brokers: bootstrap.split(','), logLevel: logLevel.ERROR };
   // Not even a look at the metadata of a topic that is being deleted may bring it back.
   return new Kafka(confluent ? { kafkaJS: settings, 'allow.auto.create.topics': false } : settings);
 }
 
-function producerOf(kafka, codec) {
+function producerOf(kafka, codec, transactional = {}) {
   if (confluent) {
     const compression = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.SNAPPY,
       lz4: CompressionTypes.LZ4, zstd: CompressionTypes.ZSTD }[codec];
-    return kafka.producer({ kafkaJS: { acks: -1, compression, idempotent: true } });
+    return kafka.producer({ kafkaJS: { acks: -1, compression, idempotent: true, ...transactional } });
   }
-  return kafka.producer({ allowAutoTopicCreation: false, idempotent: true, maxInFlightRequests: 1 });
+  return kafka.producer({ allowAutoTopicCreation: false, idempotent: true, maxInFlightRequests: 1, ...transactional });
 }
 
-function consumerOf(kafka, groupId) {
+function consumerOf(kafka, groupId, readUncommitted = false) {
   if (confluent) {
     return kafka.consumer({
-      kafkaJS: { groupId, fromBeginning: true, autoCommit: false, sessionTimeout: 10000, heartbeatInterval: 200 },
+      kafkaJS: { groupId, fromBeginning: true, autoCommit: false, sessionTimeout: 10000, heartbeatInterval: 200, readUncommitted },
     });
   }
-  return kafka.consumer({ groupId, sessionTimeout: 10000, heartbeatInterval: 200, rebalanceTimeout: 10000, maxWaitTimeInMs: 200 });
+  return kafka.consumer({
+    groupId, sessionTimeout: 10000, heartbeatInterval: 200, rebalanceTimeout: 10000, maxWaitTimeInMs: 200, readUncommitted,
+  });
+}
+
+function subscribe(consumer, topic) {
+  return consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
 }
 
 async function until(what, done, seconds = 40) {
@@ -44,14 +50,15 @@ async function until(what, done, seconds = 40) {
   }
 }
 
+function wire(r) {
+  const headers = {};
+  for (const [k, v] of r.headers) headers[k] = k in headers ? [].concat(headers[k], v) : v;
+  return { partition: r.partition, timestamp: String(r.timestamp), key: r.key, value: r.value, headers };
+}
+
 async function produce(bootstrap, topic, codec) {
   const messages = [];
-  for await (const line of readline.createInterface({ input: process.stdin })) {
-    const r = JSON.parse(line);
-    const headers = {};
-    for (const [k, v] of r.headers) headers[k] = k in headers ? [].concat(headers[k], v) : v;
-    messages.push({ partition: r.partition, timestamp: String(r.timestamp), key: r.key, value: r.value, headers });
-  }
+  for await (const line of readline.createInterface({ input: process.stdin })) messages.push(wire(JSON.parse(line)));
   const producer = producerOf(client(bootstrap), codec);
   await producer.connect();
   const request = { topic, messages };
@@ -66,19 +73,23 @@ async function produce(bootstrap, topic, codec) {
   await producer.disconnect();
 }
 
-function print({ partition, message }) {
+function lineOf({ partition, message }) {
   const headers = [];
   const add = (k, v) => headers.push([k, v.toString()]);
   for (const [k, v] of Object.entries(message.headers ?? {})) {
     if (Array.isArray(v)) v.forEach((one) => add(k, one));
     else add(k, v);
   }
-  console.log(JSON.stringify({
+  return {
     partition, offset: Number(message.offset), timestamp: Number(message.timestamp),
     key: message.key == null ? null : message.key.toString(),
     value: message.value == null ? null : message.value.toString(),
     headers,
-  }));
+  };
+}
+
+function print(m) {
+  console.log(JSON.stringify(lineOf(m)));
 }
 
 // KafkaJS takes the commit mode with run(), Confluent's client with the consumer.
@@ -91,7 +102,7 @@ async function group(bootstrap, topic, groupId, count) {
   count = Number(count);
   const consumer = consumerOf(client(bootstrap), groupId);
   await consumer.connect();
-  await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+  await subscribe(consumer, topic);
   const last = new Map();
   let seen = 0;
   await run(consumer, async (m) => {
@@ -110,6 +121,73 @@ function consume(bootstrap, topic, count) {
   return group(bootstrap, topic, `consume-${topic}-${process.pid}-${Date.now()}`, count);
 }
 
+// Neither client tells a program that it has reached the end, so this ends once nothing has come for a while.
+async function visible(bootstrap, topic, isolation) {
+  const consumer = consumerOf(client(bootstrap), `read-${topic}-${process.pid}-${Date.now()}`, isolation === 'read_uncommitted');
+  await consumer.connect();
+  await subscribe(consumer, topic);
+  let last = null;
+  await run(consumer, async (m) => {
+    print(m);
+    last = Date.now();
+  });
+  await until('records and then none', () => last !== null && Date.now() - last > 2000);
+  await consumer.disconnect();
+}
+
+// Answers each step of standard input; the first answer is that of the initialisation.
+async function transactions(bootstrap, transactionalId, timeoutMs, topic, groupId) {
+  const kafka = client(bootstrap);
+  const producer = producerOf(kafka, 'none', { transactionalId, transactionTimeout: Number(timeoutMs) });
+  const consumer = groupId && consumerOf(kafka, groupId);
+  const ahead = [];
+  const polled = new Map();
+  let transaction;
+  // KafkaJS takes its transactional id over when a transaction begins, not when it connects.
+  let first = null;
+  const take = {
+    init: async () => {
+      await producer.connect();
+      if (!confluent) first = await producer.transaction();
+      if (!consumer) return;
+      await consumer.connect();
+      await subscribe(consumer, topic);
+      await run(consumer, async (m) => { ahead.push(lineOf(m)); });
+    },
+    begin: async () => {
+      transaction = first ?? await producer.transaction();
+      first = null;
+    },
+    send: async (step) => { await transaction.send({ topic: step.topic, messages: step.records.map(wire) }); },
+    poll: async ({ count, seconds }) => {
+      const deadline = Date.now() + seconds * 1000;
+      while (ahead.length === 0 && Date.now() < deadline) await new Promise((resolve) => setTimeout(resolve, 20));
+      const records = ahead.splice(0, count);
+      for (const r of records) polled.set(r.partition, String(r.offset + 1));
+      return { records };
+    },
+    offsets: async () => {
+      const partitions = [...polled].map(([partition, offset]) => ({ partition, offset }));
+      await transaction.sendOffsets({ ...(confluent ? { consumer } : { consumerGroupId: groupId }), topics: [{ topic, partitions }] });
+    },
+    commit: () => transaction.commit(),
+    abort: () => transaction.abort(),
+  };
+  const answer = async (step) => {
+    let said;
+    try {
+      said = await take[step.do](step) ?? {};
+    } catch (e) {
+      said = { error: String(e), code: (e.cause ?? e).code ?? -1 };
+    }
+    console.log(JSON.stringify(said));
+  };
+  await answer({ do: 'init' });
+  for await (const line of readline.createInterface({ input: process.stdin })) await answer(JSON.parse(line));
+  if (consumer) await consumer.disconnect();
+  await producer.disconnect();
+}
+
 async function rebalance(bootstrap, topic, groupId) {
   const kafka = client(bootstrap);
   const member = async () => {
@@ -120,7 +198,7 @@ async function rebalance(bootstrap, topic, groupId) {
       consumer.on(consumer.events.REBALANCING, () => { m.held = new Set(); });
     }
     await consumer.connect();
-    await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+    await subscribe(consumer, topic);
     await run(consumer, async () => {});
     return m;
   };
@@ -172,7 +250,7 @@ async function admin(bootstrap, prefix) {
   assert.strictEqual(Number(at.find((p) => p.partition === 0).offset), 4);
   const consumer = consumerOf(kafka, groupId);
   await consumer.connect();
-  await consumer.subscribe(confluent ? { topics: [topic] } : { topics: [topic], fromBeginning: true });
+  await subscribe(consumer, topic);
   let seen = 0;
   await run(consumer, async () => { seen += 1; });
   await until('ten records are read', () => seen === 10);
@@ -194,7 +272,7 @@ async function admin(bootstrap, prefix) {
   console.log('ok');
 }
 
-const command = { produce, consume, group, rebalance, admin }[process.argv[3]];
+const command = { produce, consume, group, rebalance, admin, read: visible, transactions }[process.argv[3]];
 command(...process.argv.slice(4)).then(
   () => process.exit(0),
   (e) => { console.error(e); process.exit(1); },

@@ -1,12 +1,15 @@
-"""Drives confluent-kafka (librdkafka): produce | consume | group | rebalance | admin, arguments as in ../README.md."""
+"""Drives confluent-kafka (librdkafka): the commands of ../README.md."""
 import sys
+import time
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType,
 )
 
-from lines import BASE_MS, print_ack, print_record, records_in, until
+from lines import BASE_MS, print_ack, print_record, record_line, records_in, steps, until, wire
 
 
 def produce(bootstrap, topic, codec):
@@ -66,6 +69,94 @@ def consume(bootstrap, topic, count):
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
     read(consumer, int(count))
     consumer.close()
+
+
+def visible(bootstrap, topic, isolation):
+    consumer = Consumer({**settings(bootstrap, "unused"), "isolation.level": isolation, "enable.partition.eof": True})
+    partitions = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+
+    def at_the_end():
+        msg = consumer.poll(0.2)
+        if msg is None:
+            return False
+        if not msg.error():
+            print_record(msg.partition(), msg.offset(), msg.timestamp()[1], msg.key(), msg.value(), msg.headers())
+        elif msg.error().code() == KafkaError._PARTITION_EOF:
+            partitions.discard(msg.partition())
+        else:
+            raise KafkaException(msg.error())
+        return not partitions
+
+    until("every partition is read to its end", at_the_end)
+    consumer.close()
+
+
+class Transactional:
+    def __init__(self, bootstrap, identity, timeout_ms, topic=None, group=None):
+        self.producer = Producer({
+            "bootstrap.servers": bootstrap, "transactional.id": identity, "transaction.timeout.ms": int(timeout_ms), "linger.ms": 20,
+            # A record may not live longer than the transaction that it is in.
+            "message.timeout.ms": min(int(timeout_ms), 60000),
+        })
+        self.topic = topic
+        self.polled = {}
+        self.consumer = None
+        if group is not None:
+            self.consumer = Consumer({
+                # Whoever comes back under this name takes the place of a killed process at once.
+                **settings(bootstrap, group), "group.instance.id": identity, "isolation.level": "read_committed",
+            })
+            self.consumer.subscribe([topic])
+
+    def init(self):
+        self.producer.init_transactions(60)
+
+    def begin(self):
+        self.producer.begin_transaction()
+
+    def send(self, topic, records):
+        failed = []
+        for p, t, k, v, h in map(wire, records):
+            self.producer.produce(topic, partition=p, timestamp=t, key=k, value=v, headers=h,
+                                  on_delivery=lambda err, _: err and failed.append(err))
+        left = self.producer.flush(60)
+        assert left == 0, f"{left} records were never acknowledged"
+        if failed:
+            raise KafkaException(failed[0])
+
+    def poll(self, count, seconds):
+        records = []
+        deadline = time.monotonic() + seconds
+        while len(records) < count and time.monotonic() < deadline:
+            msg = self.consumer.poll(0.1)
+            if msg is None:
+                if records:
+                    break
+                continue
+            if msg.error():
+                raise KafkaException(msg.error())
+            records.append(record_line(msg.partition(), msg.offset(), msg.timestamp()[1], msg.key(), msg.value(), msg.headers()))
+            self.polled[msg.partition()] = msg.offset() + 1
+        return {"records": records}
+
+    def offsets(self):
+        moved = [TopicPartition(self.topic, p, o) for p, o in self.polled.items()]
+        self.producer.send_offsets_to_transaction(moved, self.consumer.consumer_group_metadata(), 30)
+
+    def commit(self):
+        self.producer.commit_transaction(60)
+
+    def abort(self):
+        self.producer.abort_transaction(60)
+
+    def close(self):
+        if self.consumer is not None:
+            self.consumer.close()
+
+    @staticmethod
+    def code(error):
+        return error.args[0].code() if isinstance(error, KafkaException) else -1
 
 
 def group(bootstrap, topic, name, count):
@@ -160,4 +251,7 @@ def admin(bootstrap, prefix):
 
 
 if __name__ == "__main__":
-    {"produce": produce, "consume": consume, "group": group, "rebalance": rebalance, "admin": admin}[sys.argv[1]](*sys.argv[2:])
+    {
+        "produce": produce, "consume": consume, "group": group, "rebalance": rebalance, "admin": admin, "read": visible,
+        "transactions": lambda *args: steps(Transactional(*args)),
+    }[sys.argv[1]](*sys.argv[2:])

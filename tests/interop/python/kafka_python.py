@@ -1,4 +1,4 @@
-"""Drives kafka-python: produce | consume | group | rebalance | admin, arguments as in ../README.md.
+"""Drives kafka-python: the commands of ../README.md.
 
 A poll() of a group's member must not end while the member joins. This client (3.0.12) loses a join that outlasts the
 poll it began in: need_rejoin() in kafka/coordinator/consumer.py does not count the join that is under way, and the leader
@@ -10,14 +10,15 @@ for ever. Both happen with Apache Kafka as well, the more often the shorter the 
 added to need_rejoin() neither does. So members are polled here for longer than any join takes; records end a poll at
 once, and the members of one group are polled in threads of their own.
 """
+import re
 import sys
 import threading
 import time
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from lines import print_ack, print_record, records_in, until
+from lines import print_ack, print_record, record_line, records_in, steps, until, wire
 
 # Two of these make one wait of `until`.
 OUTLASTS_A_JOIN_MS = 20_000
@@ -62,10 +63,10 @@ def consume(bootstrap, topic, count):
     consumer.close()
 
 
-def member(bootstrap, topic, group):
+def member(bootstrap, topic, group, **more):
     return KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
-        enable_auto_commit=False, session_timeout_ms=10000, heartbeat_interval_ms=200,
+        enable_auto_commit=False, session_timeout_ms=10000, heartbeat_interval_ms=200, **more,
     )
 
 
@@ -74,6 +75,76 @@ def group(bootstrap, topic, name, count):
     read(consumer, int(count))
     consumer.commit()
     consumer.close()
+
+
+def visible(bootstrap, topic, isolation):
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False, isolation_level=isolation)
+    partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning(*partitions)
+    # For read_committed the end is the last stable offset.
+    ends = consumer.end_offsets(partitions)
+
+    def at_the_end():
+        for batch in consumer.poll(timeout_ms=200).values():
+            for r in batch:
+                print_record(r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
+        return all(consumer.position(tp) >= ends[tp] for tp in partitions)
+
+    until("every partition is read to its end", at_the_end)
+    consumer.close()
+
+
+class Transactional:
+    def __init__(self, bootstrap, identity, timeout_ms, topic=None, group=None):
+        self.producer = KafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=identity, transaction_timeout_ms=int(timeout_ms), linger_ms=20,
+            max_block_ms=60000)
+        # Whoever comes back under this name takes the place of a killed process at once.
+        self.consumer = group and member(bootstrap, topic, group, group_instance_id=identity, isolation_level="read_committed")
+        self.polled = {}
+
+    def init(self):
+        self.producer.init_transactions()
+
+    def begin(self):
+        self.producer.begin_transaction()
+
+    def send(self, topic, records):
+        sent = [
+            self.producer.send(topic, partition=p, timestamp_ms=t, key=k, value=v, headers=h)
+            for p, t, k, v, h in map(wire, records)
+        ]
+        for future in sent:
+            future.get(timeout=60)
+
+    def poll(self, count, seconds):
+        got = self.consumer.poll(timeout_ms=seconds * 1000, max_records=count)
+        records = [r for batch in got.values() for r in batch]
+        for r in records:
+            self.polled[TopicPartition(r.topic, r.partition)] = OffsetAndMetadata(r.offset + 1, "", -1)
+        return {"records": [record_line(r.partition, r.offset, r.timestamp, r.key, r.value, r.headers) for r in records]}
+
+    def offsets(self):
+        self.producer.send_offsets_to_transaction(self.polled, self.consumer.group_metadata())
+
+    def commit(self):
+        self.producer.commit_transaction()
+
+    def abort(self):
+        self.producer.abort_transaction()
+
+    def close(self):
+        if self.consumer is not None:
+            self.consumer.close()
+        self.producer.close(timeout=10)
+
+    @staticmethod
+    def code(error):
+        # The client wraps what the broker said in what it means for the program, or passes it on as text only.
+        said = re.search(r"\[Error (\d+)\]", repr(error))
+        return int(said.group(1)) if said else getattr(error, "errno", -1)
 
 
 class Polled(threading.Thread):
@@ -160,4 +231,7 @@ def admin(bootstrap, prefix):
 
 
 if __name__ == "__main__":
-    {"produce": produce, "consume": consume, "group": group, "rebalance": rebalance, "admin": admin}[sys.argv[1]](*sys.argv[2:])
+    {
+        "produce": produce, "consume": consume, "group": group, "rebalance": rebalance, "admin": admin, "read": visible,
+        "transactions": lambda *args: steps(Transactional(*args)),
+    }[sys.argv[1]](*sys.argv[2:])

@@ -7,24 +7,28 @@ import time
 BASE_MS = int(time.time()) * 1000 - 3_600_000
 
 
+def wire(r):
+    """A record of a line as the clients take it."""
+    return (
+        r["partition"],
+        r["timestamp"],
+        None if r["key"] is None else r["key"].encode(),
+        None if r["value"] is None else r["value"].encode(),
+        [(k, v.encode()) for k, v in r["headers"]],
+    )
+
+
 def records_in():
     for line in sys.stdin.buffer:
-        r = json.loads(line)
-        yield (
-            r["partition"],
-            r["timestamp"],
-            None if r["key"] is None else r["key"].encode(),
-            None if r["value"] is None else r["value"].encode(),
-            [(k, v.encode()) for k, v in r["headers"]],
-        )
+        yield wire(json.loads(line))
 
 
 def print_ack(partition, offset):
     print(json.dumps({"partition": partition, "offset": offset}))
 
 
-def print_record(partition, offset, timestamp, key, value, headers):
-    line = {
+def record_line(partition, offset, timestamp, key, value, headers):
+    return {
         "partition": partition,
         "offset": offset,
         "timestamp": timestamp,
@@ -32,7 +36,27 @@ def print_record(partition, offset, timestamp, key, value, headers):
         "value": None if value is None else value.decode(),
         "headers": [[k, v.decode()] for k, v in headers or []],
     }
-    print(json.dumps(line))
+
+
+def print_record(*record):
+    print(json.dumps(record_line(*record)))
+
+
+def steps(program):
+    """Takes the steps of standard input, each with an answer; the first answer is that of the initialisation."""
+
+    def answer(step, arguments):
+        try:
+            said = getattr(program, step)(**arguments) or {}
+        except Exception as e:  # whatever the client says is the answer
+            said = {"error": repr(e), "code": program.code(e)}
+        print(json.dumps(said), flush=True)
+
+    answer("init", {})
+    for line in sys.stdin:
+        arguments = json.loads(line)
+        answer(arguments.pop("do"), arguments)
+    program.close()
 
 
 def until(what, done, seconds=40):
