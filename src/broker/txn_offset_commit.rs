@@ -63,7 +63,7 @@ async fn commit(
                         .ok_or(ErrorCode::NOT_COORDINATOR)?;
                     let guard = match is_verified {
                         true => shard
-                            .verify_commit(&transaction, &coordinator.partition)
+                            .verify_commit(&transaction, coordinator.partition())
                             .await
                             .map_err(append_error_to_response_error)?,
                         false => VerificationGuard::NONE,

@@ -4,10 +4,9 @@
 //! partition's shard. Knows no record.
 
 use super::Shard;
-use crate::log::{AppendAs, LogError, Origin, VerificationGuard};
+use crate::log::{AppendAs, LogError};
 use crate::replica::delayed::{DelayedProduce, Need, ProducePart};
 use crate::replica::partition::Partition;
-use crate::rt;
 use crate::rt::sync::oneshot;
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::ErrorCode;
@@ -69,14 +68,10 @@ impl CoordinatorLog {
         log.log_start() == log.log_end()
     }
 
-    /// Appends one batch, with the proof that its transaction was verified if it is in one.
-    pub fn append(&self, batch: Bytes, guard: VerificationGuard) -> Stored {
+    /// Appends one batch, with acks=all.
+    pub fn append(&self, batch: Bytes, how: AppendAs) -> Stored {
         let Some(shard) = self.shard.upgrade() else {
             return Stored::Known(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
-        };
-        let how = AppendAs {
-            guard,
-            ..AppendAs::new(Origin::Coordinator, i16::MAX, rt::wall_ms())
         };
         match self.partition.append(batch, how, true) {
             Ok(appended) => {

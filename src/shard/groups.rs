@@ -3,28 +3,24 @@
 //! appends, and being woken when time is up. Decides nothing about groups itself.
 
 use super::Shard;
+use super::coordinator_log::{CoordinatorLog, Stored};
 use crate::config::BrokerConfig;
 use crate::coordinator::{
     AppendId, Call, Clock, CoordinatorRecord, Effect, Effects, GroupCoordinatorShard, GroupLimits,
     GroupSettings, Producer, ReplyToken, Response,
 };
 use crate::log::{AppendAs, Origin};
-use crate::replica::delayed::{DelayedProduce, Need, ProducePart};
 use crate::replica::partition::Partition;
 use crate::rt::sync::{Notify, oneshot};
 use crate::rt::{self, Instant};
-use crate::types::{LeaderEpoch, Offset};
+use crate::types::Offset;
 use crate::wire::ErrorCode;
 use crate::wire::batch_builder::{BatchBuilder, BuildError};
 use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
-
-/// An append to the offsets topic is given up by its clients long before this; it bounds only
-/// how long the operation is kept.
-const APPEND_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// The coordinators of one shard, by partition of the offsets topic.
 pub struct Groups {
@@ -38,8 +34,7 @@ pub struct Groups {
 
 /// One partition's coordinator with what it needs from the shard.
 pub struct Coordinator {
-    shard: Weak<Shard>,
-    pub partition: Rc<Partition>,
+    log: CoordinatorLog,
     state: RefCell<GroupCoordinatorShard>,
     /// In the order in which they began to wait: that of their wake-ups when the coordinator goes.
     waiting: RefCell<BTreeMap<ReplyToken, oneshot::Sender<Response>>>,
@@ -58,7 +53,7 @@ pub struct Coordinator {
 
 struct Append {
     then: Then,
-    outcome: Outcome,
+    stored: Stored,
 }
 
 /// Who hears of an append's outcome.
@@ -74,16 +69,6 @@ struct Ended {
     producer_id: i64,
     committed: bool,
     told: oneshot::Sender<Result<(), ErrorCode>>,
-}
-
-enum Outcome {
-    Known(Result<i64, ErrorCode>),
-    /// Waits for the high watermark.
-    Waiting {
-        base: Offset,
-        required: Offset,
-        epoch: LeaderEpoch,
-    },
 }
 
 impl Groups {
@@ -118,9 +103,9 @@ impl Groups {
     /// Becomes the coordinator of a partition: answers "loading" until its records are read.
     pub fn take(&self, shard: &Rc<Shard>, partition: Rc<Partition>) {
         let state = GroupCoordinatorShard::new(self.settings.clone(), self.limits.clone());
+        let index = partition.id.index;
         let coordinator = Rc::new(Coordinator {
-            shard: Rc::downgrade(shard),
-            partition: partition.clone(),
+            log: CoordinatorLog::new(shard, partition),
             state: RefCell::new(state),
             waiting: RefCell::new(BTreeMap::new()),
             tokens: Cell::new(0),
@@ -134,22 +119,30 @@ impl Groups {
         });
         self.by_partition
             .borrow_mut()
-            .insert(partition.id.index, coordinator.clone());
-        let log = &partition.log;
-        if log.log_start() == log.log_end() {
+            .insert(index, coordinator.clone());
+        if coordinator.log.is_empty() {
             // Nothing to read: the first client of a new offsets topic is not told to come back.
             coordinator.begin();
             return;
         }
         rt::spawn(async move {
-            if let Err(error) = super::group_load::load(&coordinator).await {
-                // What cannot be read cannot be coordinated; clients are told to look elsewhere.
-                tracing::error!(partition = coordinator.partition.id.index, %error, "groups could not be loaded");
-                let effects = coordinator.state.borrow_mut().unload();
-                coordinator.carry_out(effects);
-                return;
+            let loaded = coordinator
+                .log
+                .read_back(|batch| coordinator.state.borrow_mut().replay_batch(batch))
+                .await;
+            match loaded {
+                Ok((batches, _)) => {
+                    if batches > 0 {
+                        tracing::info!(partition = index, batches, "groups loaded");
+                    }
+                    coordinator.begin();
+                }
+                Err(error) => {
+                    // What cannot be read cannot be coordinated; clients are told to look elsewhere.
+                    tracing::error!(partition = index, %error, "groups could not be loaded");
+                    coordinator.tell(GroupCoordinatorShard::unload);
+                }
             }
-            coordinator.begin();
         });
     }
 
@@ -157,8 +150,7 @@ impl Groups {
     pub fn release(&self, partition: i32) {
         let coordinator = self.by_partition.borrow_mut().remove(&partition);
         if let Some(coordinator) = coordinator {
-            let effects = coordinator.state.borrow_mut().unload();
-            coordinator.carry_out(effects);
+            coordinator.tell(GroupCoordinatorShard::unload);
             coordinator.stop();
         }
     }
@@ -173,6 +165,11 @@ pub fn clock() -> Clock {
 }
 
 impl Coordinator {
+    /// The partition that keeps its groups.
+    pub fn partition(&self) -> &Rc<Partition> {
+        &self.log.partition
+    }
+
     /// Gives a command to the state machine and waits for its answer.
     pub async fn command(
         self: &Rc<Self>,
@@ -200,11 +197,6 @@ impl Coordinator {
         self.carry_out(effects);
     }
 
-    /// Replays one record while loading.
-    pub(super) fn replay<R>(&self, run: impl FnOnce(&mut GroupCoordinatorShard) -> R) -> R {
-        run(&mut self.state.borrow_mut())
-    }
-
     /// Everything is loaded: commands are taken from now on.
     fn begin(self: &Rc<Self>) {
         let effects = self.state.borrow_mut().finish_loading(clock());
@@ -229,19 +221,14 @@ impl Coordinator {
                     records,
                     producer,
                     then,
-                } => {
-                    let outcome = self.append(&records, producer);
-                    match outcome {
-                        Outcome::Known(outcome) if self.has_reported_all() => {
-                            todo.extend(self.state.borrow_mut().append_done(
-                                then,
-                                outcome,
-                                clock(),
-                            ));
-                        }
-                        outcome => self.report_later(Then::Report(then), outcome),
+                } => match self.append(&records, producer) {
+                    Stored::Known(outcome) if self.has_reported_all() => {
+                        let outcome = outcome.map(|base| base.0);
+                        let mut state = self.state.borrow_mut();
+                        todo.extend(state.append_done(then, outcome, clock()));
                     }
-                }
+                    stored => self.report_later(Then::Report(then), stored),
+                },
             }
         }
         self.rearm();
@@ -252,10 +239,8 @@ impl Coordinator {
         self.appends.borrow().is_empty() && !self.reporting.get()
     }
 
-    fn report_later(&self, then: Then, outcome: Outcome) {
-        self.appends
-            .borrow_mut()
-            .push_back(Append { then, outcome });
+    fn report_later(&self, then: Then, stored: Stored) {
+        self.appends.borrow_mut().push_back(Append { then, stored });
         self.appended.notify_one();
     }
 
@@ -278,74 +263,44 @@ impl Coordinator {
             told,
         };
         let refusal = self.state.borrow().refusal();
-        match refusal.map_or_else(
-            || self.append_batch(marker, how),
-            |e| Outcome::Known(Err(e)),
-        ) {
+        let stored = match refusal {
+            None => self.log.append(marker, how),
+            Some(error) => Stored::Known(Err(error)),
+        };
+        match stored {
             // It is not in the log, so nothing has to come before it.
-            Outcome::Known(Err(error)) if !is_in_log(error) => ended.tell(Err(error)),
-            Outcome::Known(outcome) if self.has_reported_all() => self.complete(ended, outcome),
-            outcome => self.report_later(Then::Complete(ended), outcome),
+            Stored::Known(Err(error)) => ended.tell(Err(error)),
+            Stored::Known(Ok(_)) if self.has_reported_all() => self.complete(ended, Ok(())),
+            stored => self.report_later(Then::Complete(ended), stored),
         }
         outcome
     }
 
     /// The outcome of a marker is known, and that of everything before it.
-    fn complete(&self, ended: Ended, outcome: Result<i64, ErrorCode>) {
-        let outcome = match outcome {
-            Err(error) if !is_in_log(error) => Err(error),
-            // Committed, whatever has become of the in-sync set since.
-            _ => {
-                let (producer_id, committed) = (ended.producer_id, ended.committed);
-                let mut state = self.state.borrow_mut();
-                state.complete_transaction(producer_id, committed);
-                Ok(())
-            }
-        };
+    fn complete(&self, ended: Ended, outcome: Result<(), ErrorCode>) {
+        if outcome.is_ok() {
+            let (producer_id, committed) = (ended.producer_id, ended.committed);
+            let mut state = self.state.borrow_mut();
+            state.complete_transaction(producer_id, committed);
+        }
         ended.tell(outcome);
     }
 
     /// Appends the records as one batch to the offsets partition.
-    fn append(&self, records: &[CoordinatorRecord], producer: Option<Producer>) -> Outcome {
+    fn append(&self, records: &[CoordinatorRecord], producer: Option<Producer>) -> Stored {
         let now_ms = rt::wall_ms();
         let batch = match build(records, producer, now_ms) {
             Ok(batch) => batch,
             Err(error) => {
-                tracing::error!(partition = self.partition.id.index, %error, "group records do not fit a batch");
-                return Outcome::Known(Err(ErrorCode::RECORD_LIST_TOO_LARGE));
+                tracing::error!(partition = self.log.partition.id.index, %error, "group records do not fit a batch");
+                return Stored::Known(Err(ErrorCode::RECORD_LIST_TOO_LARGE));
             }
         };
         let mut how = AppendAs::new(Origin::Coordinator, i16::MAX, now_ms);
         if let Some(producer) = producer {
             how.guard = producer.guard;
         }
-        self.append_batch(batch, how)
-    }
-
-    fn append_batch(&self, batch: Bytes, how: AppendAs) -> Outcome {
-        let Some(shard) = self.shard.upgrade() else {
-            return Outcome::Known(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
-        };
-        match self.partition.append(batch, how, true) {
-            Ok(appended) => {
-                shard.progressed(&self.partition);
-                let (base, required) = (appended.first_offset, appended.last_offset.next());
-                let epoch = self.partition.leader_epoch();
-                match self
-                    .partition
-                    .produce_outcome(Need::Committed, epoch, required)
-                {
-                    Some(ErrorCode::NONE) => Outcome::Known(Ok(base.0)),
-                    Some(error) => Outcome::Known(Err(error)),
-                    None => Outcome::Waiting {
-                        base,
-                        required,
-                        epoch,
-                    },
-                }
-            }
-            Err(error) => Outcome::Known(Err(error.code)),
-        }
+        self.log.append(batch, how)
     }
 
     /// Reports outcomes in the order of the appends, as they become known.
@@ -360,75 +315,40 @@ impl Coordinator {
                 continue;
             };
             self.reporting.set(true);
-            let outcome = match append.outcome {
-                Outcome::Known(outcome) => outcome,
-                Outcome::Waiting {
-                    base,
-                    required,
-                    epoch,
-                } => self
-                    .committed(&append.then, required, epoch)
-                    .await
-                    .map(|()| base.0),
-            };
+            let outcome = self.outcome_of(&append).await;
             self.reporting.set(false);
             match append.then {
                 Then::Report(id) => {
-                    let effects = self.state.borrow_mut().append_done(id, outcome, clock());
-                    self.carry_out(effects);
+                    let outcome = outcome.map(|base| base.0);
+                    self.tell(|state| state.append_done(id, outcome, clock()));
                 }
-                Then::Complete(ended) => self.complete(ended, outcome),
+                Then::Complete(ended) => self.complete(ended, outcome.map(|_| ())),
             }
         }
     }
 
     /// Waits until the high watermark has passed an append; after the commit time-out its clients
     /// are told, and the wait goes on. Who writes a marker has a time-out of its own.
-    async fn committed(
-        self: &Rc<Self>,
-        then: &Then,
-        required: Offset,
-        epoch: LeaderEpoch,
-    ) -> Result<(), ErrorCode> {
-        let shard = self
-            .shard
-            .upgrade()
-            .ok_or(ErrorCode::NOT_LEADER_OR_FOLLOWER)?;
-        let (done, told) = oneshot::channel();
-        let part = ProducePart {
-            partition: self.partition.clone(),
-            epoch,
-            required,
-            outcome: None,
-            slot: 0,
+    async fn outcome_of(self: &Rc<Self>, append: &Append) -> Result<Offset, ErrorCode> {
+        let (base, required, epoch) = match append.stored {
+            Stored::Known(outcome) => return outcome,
+            Stored::Waiting {
+                base,
+                required,
+                epoch,
+            } => (base, required, epoch),
         };
-        let mut operation = DelayedProduce {
-            need: Need::Committed,
-            parts: vec![part],
-            done: Some(done),
-        };
-        if operation.is_satisfied() {
-            operation.answer();
-        } else {
-            shard.park_produce(operation, APPEND_PATIENCE);
-        }
-        drop(shard);
-        let mut told = std::pin::pin!(told);
-        let outcomes = match rt::select2(told.as_mut(), rt::sleep(self.commit_timeout)).await {
-            rt::Either2::First(outcomes) => outcomes,
+        let mut committed = std::pin::pin!(self.log.committed(required, epoch));
+        let outcome = match rt::select2(committed.as_mut(), rt::sleep(self.commit_timeout)).await {
+            rt::Either2::First(outcome) => outcome,
             rt::Either2::Second(()) => {
-                if let Then::Report(id) = then {
-                    let effects = self.state.borrow_mut().append_timed_out(*id, clock());
-                    self.carry_out(effects);
+                if let Then::Report(id) = append.then {
+                    self.tell(|state| state.append_timed_out(id, clock()));
                 }
-                told.await
+                committed.await
             }
         };
-        match outcomes.ok().and_then(|outcomes| outcomes.first().copied()) {
-            Some((_, ErrorCode::NONE)) => Ok(()),
-            Some((_, error)) => Err(error),
-            None => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
-        }
+        outcome.map(|()| base)
     }
 
     fn rearm(&self) {
@@ -470,11 +390,6 @@ impl Ended {
         // Whoever asked may have given up.
         let _ = self.told.send(outcome);
     }
-}
-
-/// Whether an append that ended with this error is in the log, below the high watermark.
-fn is_in_log(error: ErrorCode) -> bool {
-    error == ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND
 }
 
 fn build(

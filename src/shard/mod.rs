@@ -36,7 +36,6 @@ mod cut;
 pub mod directories;
 mod fetcher;
 pub mod gather;
-mod group_load;
 pub mod groups;
 mod in_sync;
 mod lifeline;

@@ -14,7 +14,7 @@ use crate::coordinator::transactions::{
     TransactionVersion,
 };
 use crate::coordinator::{CoordinatorRecord, ReplyToken, partition_for};
-use crate::log::VerificationGuard;
+use crate::log::{AppendAs, Origin};
 use crate::observe::transaction_metrics::TransactionCounts;
 use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
@@ -307,17 +307,16 @@ impl TransactionCoordinator {
     }
 
     fn append(&self, record: &CoordinatorRecord) -> Stored {
+        let now_ms = rt::wall_ms();
         let mut batch = BatchBuilder::new();
         let appended = batch
-            .append(
-                rt::wall_ms(),
-                Some(&record.key),
-                record.value.as_deref(),
-                &[],
-            )
+            .append(now_ms, Some(&record.key), record.value.as_deref(), &[])
             .and_then(|()| batch.build());
         match appended {
-            Ok(batch) => self.log.append(batch, VerificationGuard::NONE),
+            Ok(batch) => {
+                let how = AppendAs::new(Origin::Coordinator, i16::MAX, now_ms);
+                self.log.append(batch, how)
+            }
             Err(error) => {
                 tracing::error!(partition = self.log.partition.id.index, %error, "a transaction's record does not fit a batch");
                 Stored::Known(Err(ErrorCode::RECORD_LIST_TOO_LARGE))
