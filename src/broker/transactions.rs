@@ -9,7 +9,7 @@ use crate::cluster::OFFSETS_TOPIC;
 use crate::coordinator::transactions::{
     ListFilter, Partitions, Producer, State, TransactionVersion,
 };
-use crate::shard::transactions::not_added;
+use crate::shard::transaction_calls::not_added;
 use crate::wire::coordinator_record::TRANSACTION_STATES;
 use crate::wire::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
 use crate::wire::messages::add_offsets_to_txn_response::AddOffsetsToTxnResponse;

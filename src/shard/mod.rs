@@ -13,7 +13,7 @@
 //! * `moves` replicas on their way to another log directory;
 //! * [`groups`] the group coordinators of the offsets partitions it owns;
 //! * [`transactions`] the transaction coordinators of the transaction state partitions it owns,
-//!   `marker_sender` what they tell the partitions of transactions;
+//!   [`transaction_calls`] the way to them, `marker_sender` what they tell the partitions;
 //! * `coordinator_log` how coordinators keep their state in their partition;
 //! * [`verification`] batches whose transaction its coordinator is asked about first, and
 //!   `questions` how it is asked;
@@ -50,6 +50,7 @@ pub mod quotas;
 pub mod read;
 mod roles;
 mod throttles;
+pub mod transaction_calls;
 pub mod transactions;
 pub mod upkeep;
 pub mod verification;

@@ -6,7 +6,7 @@
 
 use super::Shard;
 use super::mesh::LocalFuture;
-use super::transactions::not_added;
+use super::transaction_calls::not_added;
 use crate::client::ClientError;
 use crate::cluster::TRANSACTIONS_TOPIC;
 use crate::coordinator::transactions::TransactionVersion;

@@ -5,28 +5,21 @@
 
 use super::Shard;
 use super::coordinator_log::{CoordinatorLog, Stored};
-use super::mesh::LocalFuture;
-use crate::cluster::{Image, TRANSACTION_VERSION, TRANSACTIONS_TOPIC};
+use crate::cluster::{Image, TRANSACTION_VERSION};
 use crate::config::BrokerConfig;
 use crate::coordinator::transactions::{
-    Answer, AppendId, Effect, Effects, ListFilter, Listed, NeedsProducerId, Partitions, Producer,
-    Transaction, TransactionCoordinatorShard, TransactionLimits, TransactionSettings,
-    TransactionVersion,
+    Answer, AppendId, Effect, Effects, NeedsProducerId, TransactionCoordinatorShard,
+    TransactionLimits, TransactionSettings,
 };
-use crate::coordinator::{CoordinatorRecord, ReplyToken, partition_for};
+use crate::coordinator::{CoordinatorRecord, ReplyToken};
 use crate::log::{AppendAs, Origin};
 use crate::observe::transaction_metrics::TransactionCounts;
 use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
 use crate::rt;
 use crate::rt::sync::{Event, oneshot};
-use crate::types::PartitionId;
+use crate::wire::ErrorCode;
 use crate::wire::batch_builder::BatchBuilder;
-use crate::wire::messages::add_partitions_to_txn_request::AddPartitionsToTxnTransaction;
-use crate::wire::messages::add_partitions_to_txn_response::{
-    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
-};
-use crate::wire::{ErrorCode, Str};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -344,229 +337,5 @@ impl TransactionCoordinator {
             }
         };
         self.tell(|state| state.append_done(append, outcome, rt::wall_ms()));
-    }
-}
-
-impl Shard {
-    /// The partition of a coordinator's topic that a key belongs to; before the topic exists no
-    /// coordinator is available.
-    pub fn coordinator_partition(&self, topic: &str, key: &str) -> Result<PartitionId, ErrorCode> {
-        let image = self.image();
-        let topic = image
-            .topic_by_name(topic)
-            .ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
-        Ok(PartitionId {
-            topic: topic.id,
-            index: partition_for(key, topic.partition_count()),
-        })
-    }
-
-    /// Runs `job` with the coordinator of a transactional id, on the shard that owns it.
-    async fn with_coordinator_of<R: Send + 'static>(
-        self: &Rc<Self>,
-        id: &str,
-        job: impl FnOnce(Rc<TransactionCoordinator>) -> LocalFuture<Result<R, ErrorCode>>
-        + Send
-        + 'static,
-    ) -> Result<R, ErrorCode> {
-        let partition = self.coordinator_partition(TRANSACTIONS_TOPIC, id)?;
-        let run = move |shard: Rc<Shard>| -> LocalFuture<Result<R, ErrorCode>> {
-            match shard.transactions.coordinator(partition.index) {
-                Some(coordinator) => job(coordinator),
-                None => Box::pin(std::future::ready(Err(ErrorCode::NOT_COORDINATOR))),
-            }
-        };
-        let answered = self.clone().on(self.owner(partition), run).await;
-        answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
-    }
-
-    /// Gives a producer its id and epoch under a transactional id.
-    pub async fn init_transactional_producer(
-        self: &Rc<Self>,
-        id: Str,
-        timeout_ms: i32,
-        expected: Option<Producer>,
-    ) -> Result<Answer, ErrorCode> {
-        let key = id.clone();
-        self.with_coordinator_of(&key, move |coordinator| {
-            Box::pin(async move {
-                coordinator
-                    .command(|state, fresh, token| {
-                        let now_ms = rt::wall_ms();
-                        state.init_producer_id(&id, timeout_ms, expected, fresh, now_ms, token)
-                    })
-                    .await
-            })
-        })
-        .await
-    }
-
-    /// Ends a producer's transaction.
-    pub async fn end_transaction(
-        self: &Rc<Self>,
-        id: Str,
-        producer: Producer,
-        commit: bool,
-        version: TransactionVersion,
-    ) -> Result<Answer, ErrorCode> {
-        let key = id.clone();
-        self.with_coordinator_of(&key, move |coordinator| {
-            Box::pin(async move {
-                coordinator
-                    .command(|state, fresh, token| {
-                        let now_ms = rt::wall_ms();
-                        state.end(&id, producer, commit, version, fresh, now_ms, token)
-                    })
-                    .await
-            })
-        })
-        .await
-    }
-
-    /// Adds partitions to a producer's transaction; the first ones open it.
-    pub async fn add_partitions_to_transaction(
-        self: &Rc<Self>,
-        id: Str,
-        producer: Producer,
-        partitions: Partitions,
-        version: TransactionVersion,
-    ) -> ErrorCode {
-        let key = id.clone();
-        let answered = self
-            .with_coordinator_of(&key, move |coordinator| {
-                Box::pin(async move {
-                    coordinator
-                        .command(|state, _, token| {
-                            let now_ms = rt::wall_ms();
-                            Ok(state.add_partitions(
-                                &id,
-                                producer,
-                                &partitions,
-                                version,
-                                now_ms,
-                                token,
-                            ))
-                        })
-                        .await
-                })
-            })
-            .await;
-        answered.map_or_else(|error| error, |answer| answer.error)
-    }
-
-    /// Adds partitions to a transaction that this broker coordinates, or only looks whether they
-    /// are in it (`verify_only`): what a partition's leader asks before it appends.
-    pub async fn add_or_verify(
-        self: &Rc<Self>,
-        transaction: AddPartitionsToTxnTransaction,
-        version: TransactionVersion,
-    ) -> AddPartitionsToTxnResult {
-        let id = transaction.transactional_id.clone();
-        let producer = Producer {
-            id: transaction.producer_id,
-            epoch: transaction.producer_epoch,
-        };
-        let topics = transaction.topics.iter();
-        let partitions: Partitions = topics
-            .flat_map(|topic| topic.partitions.iter().map(|index| (&topic.name, *index)))
-            .collect();
-        if !transaction.verify_only {
-            let error = self
-                .add_partitions_to_transaction(id, producer, partitions, version)
-                .await;
-            return not_added(transaction, error);
-        }
-        let key = id.clone();
-        let verified = self
-            .with_coordinator_of(&key, move |coordinator| {
-                let verdicts =
-                    coordinator.ask(|state| state.verify_partitions(&id, producer, &partitions));
-                Box::pin(std::future::ready(Ok(verdicts)))
-            })
-            .await;
-        match verified {
-            Ok(verdicts) => {
-                let verdicts: BTreeMap<(Str, i32), ErrorCode> = verdicts
-                    .into_iter()
-                    .map(|(topic, index, error)| ((topic, index), error))
-                    .collect();
-                result_of(transaction, |topic, index| {
-                    let verdict = verdicts.get(&(topic.clone(), index));
-                    verdict.copied().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR)
-                })
-            }
-            Err(error) => not_added(transaction, error),
-        }
-    }
-
-    /// A transactional id as its coordinator has it.
-    pub async fn describe_transaction(self: &Rc<Self>, id: Str) -> Result<Transaction, ErrorCode> {
-        let key = id.clone();
-        self.with_coordinator_of(&key, move |coordinator| {
-            let described = coordinator.ask(|state| state.describe(&id));
-            Box::pin(std::future::ready(described))
-        })
-        .await
-    }
-
-    /// The transactional ids that this broker coordinates.
-    pub async fn list_transactions(
-        self: &Rc<Self>,
-        filter: ListFilter,
-    ) -> Result<Vec<Listed>, ErrorCode> {
-        let answers = self
-            .ask_all(move |shard| {
-                let now_ms = rt::wall_ms();
-                let listed: Result<Vec<_>, ErrorCode> = shard
-                    .transactions
-                    .all()
-                    .into_iter()
-                    .map(|coordinator| coordinator.ask(|state| state.list(&filter, now_ms)))
-                    .collect();
-                Box::pin(std::future::ready(listed))
-            })
-            .await;
-        let mut all = Vec::new();
-        for answer in answers {
-            let listed = answer.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))?;
-            all.extend(listed.into_iter().flatten());
-        }
-        Ok(all)
-    }
-}
-
-/// The answer that gives every partition the same error.
-pub fn not_added(
-    transaction: AddPartitionsToTxnTransaction,
-    error: ErrorCode,
-) -> AddPartitionsToTxnResult {
-    result_of(transaction, |_, _| error)
-}
-
-fn result_of(
-    transaction: AddPartitionsToTxnTransaction,
-    error: impl Fn(&Str, i32) -> ErrorCode,
-) -> AddPartitionsToTxnResult {
-    let topic_results = transaction
-        .topics
-        .into_iter()
-        .map(|topic| AddPartitionsToTxnTopicResult {
-            results_by_partition: topic
-                .partitions
-                .into_iter()
-                .map(|partition_index| AddPartitionsToTxnPartitionResult {
-                    partition_index,
-                    partition_error_code: error(&topic.name, partition_index).0,
-                    ..Default::default()
-                })
-                .collect(),
-            name: topic.name,
-            ..Default::default()
-        })
-        .collect();
-    AddPartitionsToTxnResult {
-        transactional_id: transaction.transactional_id,
-        topic_results,
-        ..Default::default()
     }
 }

@@ -9,7 +9,7 @@ use crate::cluster::{OFFSETS_TOPIC, TRANSACTIONS_TOPIC};
 use crate::coordinator::partition_for;
 use crate::replica::partition::Bounds;
 use crate::rt;
-use crate::shard::transactions::not_added;
+use crate::shard::transaction_calls::not_added;
 use crate::wire::batch_builder::BatchBuilder;
 use crate::wire::messages::add_partitions_to_txn_request::AddPartitionsToTxnTransaction;
 use crate::wire::messages::find_coordinator_request::FindCoordinatorRequest;
