@@ -487,6 +487,71 @@ fn records_that_the_broker_refuses_are_errors_not_silence() {
     );
 }
 
+/// How many records a consumer is shown of the whole topic.
+fn visible(broker: &Broker, topic: &str, isolation: &str) -> u64 {
+    let output = Command::new(env!("CARGO_BIN_EXE_highwater"))
+        .args(["consume", "--bootstrap-server", &broker.bootstrap()])
+        .args(["--topic", topic, "--from-beginning", "--no-value"])
+        .args(["--print-offset", "--isolation-level", isolation])
+        .args(["--timeout-ms", "3000"])
+        .output()
+        .expect("the binary can be run");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().lines().count() as u64
+}
+
+#[test]
+fn consumers_see_what_transactions_have_committed_and_nothing_else() {
+    let broker = Broker::start(&[]);
+    for (topic, percent) in [("committed", "0"), ("aborted", "30")] {
+        let result = load(
+            &broker,
+            &[
+                "--topic",
+                topic,
+                "--partitions",
+                "3",
+                "--producers",
+                "2",
+                "--consumers",
+                "1",
+                "--rate",
+                "1000",
+                "--warm-up",
+                "0",
+                "--duration",
+                "2",
+                "--drain",
+                "30",
+                "--record-size",
+                "64",
+                "--transactional-id",
+                topic,
+                "--transaction-records",
+                "25",
+                "--transaction-abort-percent",
+                percent,
+            ],
+        );
+        let run = only(&result);
+        let produced = run.produced.as_ref().unwrap();
+        assert_eq!(produced.errors, 0, "{:?}", run.warnings);
+        assert_eq!(produced.records, 2_000);
+        let all = run.transactions.unwrap();
+        assert_eq!((all.begun, all.committed + all.aborted), (80, 80));
+        assert_eq!(all.aborted == 0, percent == "0");
+        assert_eq!(all.records_committed, 25 * all.committed);
+        assert_eq!(all.records_aborted, 25 * all.aborted);
+        let received = run.consumed.as_ref().unwrap().records;
+        assert_eq!(received, all.records_committed, "{:?}", run.warnings);
+        assert_eq!(latency(run, LatencyKind::Produce).samples, 2_000);
+        assert_eq!(latency(run, LatencyKind::Commit).samples, all.committed);
+        let committed = visible(&broker, topic, "read_committed");
+        assert_eq!(committed, all.records_committed);
+        assert_eq!(visible(&broker, topic, "read_uncommitted"), 2_000);
+    }
+}
+
 #[test]
 fn a_broker_that_is_killed_and_comes_back_loses_no_count() {
     let port = support::fixed_port();

@@ -114,6 +114,7 @@ fn a_first_start_formats_and_a_restart_finds_all_with_new_leader_epochs() {
         let expected = [
             ("eligible.leader.replicas.version", 1),
             ("metadata.version", 33),
+            ("transaction.version", 2),
         ];
         assert_eq!(features, expected);
         let cluster = image.config(ResourceType::BROKER, "").unwrap();
@@ -214,14 +215,15 @@ fn a_cluster_of_another_version_is_refused_and_features_not_built_are_lowered() 
                 ..Default::default()
             })
         };
-        let record = level("transaction.version", 2);
+        let record = level("group.version", 1);
         controller
             .change(move |_| (vec![record], ()))
             .await
             .unwrap();
         drop(controller);
         let controller = open(&dir).await;
-        assert_eq!(controller.image().finalized_features().count(), 2);
+        assert_eq!(controller.image().feature("group.version"), 0);
+        assert_eq!(controller.image().feature("transaction.version"), 2);
         let record = level("metadata.version", 34);
         controller
             .change(move |_| (vec![record], ()))

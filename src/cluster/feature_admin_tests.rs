@@ -61,8 +61,8 @@ fn what_may_not_be_changed_is_refused_and_changes_nothing() {
             "Local controller 1 only supports versions 30-33",
         ),
         (
-            "transaction.version",
-            2,
+            "group.version",
+            1,
             1,
             "Local controller 1 does not support this feature",
         ),

@@ -194,6 +194,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn documents_from_before_there_were_transactions_are_read() {
+        let result = crate::lab::test_result::result("a", 10, 1.0);
+        let mut document = serde_json::to_value(&result).unwrap();
+        let run = document["runs"][0].as_object_mut().unwrap();
+        assert!(run.remove("transactions").is_some());
+        let read: BenchResult = serde_json::from_value(document).unwrap();
+        assert_eq!(read, result);
+    }
+
+    #[test]
     fn a_percentile_needs_ten_samples_above_it() {
         assert!(has_enough_samples(50.0, 20));
         assert!(!has_enough_samples(50.0, 19));

@@ -278,8 +278,31 @@ pub fn warnings(result: &BenchResult) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::result::Transactions;
     use super::super::test_result::result;
     use super::*;
+
+    #[test]
+    fn transactions_have_a_table_where_there_are_some() {
+        let mut result = result("a", 2000, 1.0);
+        assert!(transactions(&result.runs).rows.is_empty());
+        assert!(!text(&result).contains("COMMITTED"));
+        let mut commit = result.runs[0].latencies[0].clone();
+        commit.kind = LatencyKind::Commit;
+        result.runs[0].latencies.push(commit);
+        result.runs[0].transactions = Some(Transactions {
+            begun: 20,
+            committed: 15,
+            aborted: 4,
+            records_committed: 1500,
+            records_aborted: 400,
+        });
+        let rows = transactions(&result.runs).rows;
+        let row: Vec<&str> = rows[0].iter().map(String::as_str).collect();
+        assert_eq!(row[1..4], ["20", "15", "4"]);
+        assert_eq!(row[6].replace('\u{202f}', " "), "1 ms");
+        assert!(text(&result).contains("RECORDS ABORTED"));
+    }
 
     #[test]
     fn what_has_too_few_samples_is_not_stated() {

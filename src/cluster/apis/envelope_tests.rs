@@ -2,6 +2,7 @@
 //! opened.
 
 use super::*;
+use crate::cluster::features;
 use crate::cluster::test_kit::on_ring;
 use crate::config::{BrokerConfig, properties};
 use crate::wire::frame::{open_response, request_bytes};
@@ -64,7 +65,7 @@ fn what_is_served_is_answered_and_what_is_not_is_not() {
         assert!(keys.is_sorted() && keys.len() == SERVED.len(), "{keys:?}");
         let registration = told.api_keys.iter().find(|one| one.api_key == 62).unwrap();
         assert_eq!((registration.min_version, registration.max_version), (0, 4));
-        assert_eq!(told.finalized_features.len(), 2);
+        assert_eq!(told.finalized_features.len(), features::SUPPORTED.len());
         macro_rules! all {
             ($($module:ident $request:ident,)*) => {
                 [$(empty::<crate::wire::messages::$module::$request>(&controller).await,)*]

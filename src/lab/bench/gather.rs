@@ -225,7 +225,8 @@ impl Gatherer {
         } = sums.transactions;
         if begun > committed + aborted {
             all.push(format!(
-                "{} transactions were neither committed nor aborted: their records may be seen later",
+                "the outcome of {} transactions is not known: their records are not counted as \
+                 committed",
                 begun - committed - aborted
             ));
         }
