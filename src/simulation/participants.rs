@@ -1,11 +1,12 @@
-//! What leaders of partitions do in transactions, in worlds of one broker whose transactions'
-//! coordinator is the test: batches that wait for its word, markers, offsets that wait for theirs.
+//! What leaders of partitions do in transactions, in worlds of one broker or two whose
+//! transactions' coordinator is the test: batches that wait for its word, markers, offsets that wait
+//! for theirs.
 
 use super::cluster::{Cluster, Setup};
 use super::seeds;
 use crate::client::connection::Connection;
 use crate::client::{Admin, ClientConfig, Exchange, NewTopic};
-use crate::cluster::{OFFSETS_TOPIC, TRANSACTIONS_TOPIC};
+use crate::cluster::{OFFSETS_TOPIC, ResourceType, TRANSACTIONS_TOPIC};
 use crate::coordinator::partition_for;
 use crate::replica::partition::Bounds;
 use crate::rt;
@@ -13,6 +14,9 @@ use crate::shard::transaction_calls::not_added;
 use crate::wire::batch_builder::BatchBuilder;
 use crate::wire::messages::add_partitions_to_txn_request::AddPartitionsToTxnTransaction;
 use crate::wire::messages::find_coordinator_request::FindCoordinatorRequest;
+use crate::wire::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
 use crate::wire::messages::offset_fetch_request::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics,
 };
@@ -89,9 +93,13 @@ struct Stage {
 
 impl Stage {
     fn new(seed: u64, settings: &[(&'static str, &str)]) -> Stage {
+        Stage::of(seed, 1, settings)
+    }
+
+    fn of(seed: u64, brokers: usize, settings: &[(&'static str, &str)]) -> Stage {
         let own = settings.iter();
         let setup = Setup {
-            brokers: 1,
+            brokers,
             controllers: 1,
             shards: 2,
             lag: Duration::from_secs(30),
@@ -113,7 +121,7 @@ impl Stage {
             async move {
                 let admin = Admin::connect(ClientConfig::new(&servers)).await.unwrap();
                 for (topic, partitions) in [(TOPIC, PARTITIONS), (TRANSACTIONS_TOPIC, 2)] {
-                    let topic = NewTopic::new(topic, partitions, 1);
+                    let topic = NewTopic::new(topic, partitions, brokers as i16);
                     admin.create_topic(&topic, false).await.unwrap();
                 }
                 admin.close();
@@ -124,12 +132,15 @@ impl Stage {
             ..Default::default()
         };
         stage.ask(find, 6);
+        // Until every broker knows of the topics.
+        stage.cluster.world.run_for(Duration::from_secs(1));
         stage
     }
 
     /// Has every shard ask `coordinator`.
     fn coordinated_by(&self, coordinator: &Rc<Coordinator>) {
-        for shard in self.cluster.probes.shards(0) {
+        let brokers = 0..self.cluster.brokers.len();
+        for shard in brokers.flat_map(|at| self.cluster.probes.shards(at)) {
             let coordinator = coordinator.clone();
             shard.take_oracle(Rc::new(move |transaction| {
                 let coordinator = coordinator.clone();
@@ -163,16 +174,18 @@ impl Stage {
         outcome.take().unwrap()
     }
 
+    /// Asks the first broker.
     fn ask<R: Exchange + Clone + 'static>(&self, request: R, version: i16) -> R::Response
     where
         R::Response: 'static,
     {
-        self.ask_all(vec![request], version).remove(0)
+        self.ask_all(0, vec![request], version).remove(0)
     }
 
-    /// Asks for everything on one connection before the first answer is looked at.
+    /// Asks a broker for everything on one connection before the first answer is looked at.
     fn ask_all<R: Exchange + Clone + 'static>(
         &self,
+        broker: usize,
         requests: Vec<R>,
         version: i16,
     ) -> Vec<R::Response>
@@ -183,7 +196,8 @@ impl Stage {
         self.run(move || {
             let requests = requests.clone();
             async move {
-                let connection = Connection::open("broker-1", 9092, "tester", LIMIT);
+                let host = format!("broker-{}", broker + 1);
+                let connection = Connection::open(&host, 9092, "tester", LIMIT);
                 let connection = connection.await.unwrap();
                 let sent = requests.iter();
                 let sent: Vec<_> = sent
@@ -196,6 +210,18 @@ impl Stage {
                 answers
             }
         })
+    }
+
+    /// The broker that leads a partition, as the first one knows it.
+    fn leader(&self, topic: &str, index: i32) -> Option<usize> {
+        let image = self.cluster.probes.control(0)?.image();
+        let (leader, _) = image.leader(image.topic_by_name(topic)?.id, index)?;
+        Some(leader.0 as usize - 1)
+    }
+
+    fn is_in_sync(&self) -> bool {
+        let is_in_sync = || self.cluster.is_in_sync();
+        self.cluster.world.run_until(LIMIT, is_in_sync)
     }
 
     fn bounds(&self, topic: &str, index: i32) -> Bounds {
@@ -235,22 +261,12 @@ impl Stage {
     }
 
     fn commit(&self, producer: Producer, offset: i64, version: i16) -> ErrorCode {
-        let request = TxnOffsetCommitRequest {
-            transactional_id: Str::from(TRANSACTION),
-            group_id: Str::from(GROUP),
-            producer_id: producer.id,
-            producer_epoch: producer.epoch,
-            topics: vec![TxnOffsetCommitRequestTopic {
-                name: Str::from(TOPIC),
-                partitions: vec![TxnOffsetCommitRequestPartition {
-                    committed_offset: offset,
-                    ..Default::default()
-                }],
-                ..Default::default()
-            }],
-            ..Default::default()
-        };
-        let answer = self.ask(request, version);
+        self.commit_to(0, producer, offset, version)
+    }
+
+    fn commit_to(&self, broker: usize, producer: Producer, offset: i64, version: i16) -> ErrorCode {
+        let request = producer.commit(offset, "");
+        let answer = self.ask_all(broker, vec![request], version).remove(0);
         ErrorCode(answer.topics[0].partitions[0].error_code)
     }
 
@@ -274,6 +290,25 @@ impl Producer {
         let now_ms = 1_700_000_000_000;
         builder.append(now_ms, None, Some(b"order"), &[]).unwrap();
         builder.build().unwrap()
+    }
+
+    fn commit(self, offset: i64, metadata: &str) -> TxnOffsetCommitRequest {
+        TxnOffsetCommitRequest {
+            transactional_id: Str::from(TRANSACTION),
+            group_id: Str::from(GROUP),
+            producer_id: self.id,
+            producer_epoch: self.epoch,
+            topics: vec![TxnOffsetCommitRequestTopic {
+                name: Str::from(TOPIC),
+                partitions: vec![TxnOffsetCommitRequestPartition {
+                    committed_offset: offset,
+                    committed_metadata: Some(Str::from(metadata)),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
     }
 
     fn produce(self, partitions: &[i32], sequence: i32) -> ProduceRequest {
@@ -407,7 +442,7 @@ fn batches_behind_one_that_waits_for_the_coordinator_do_not_overtake_it() {
         stage.coordinated_by(&coordinator);
         let all: Vec<i32> = (0..PARTITIONS).collect();
         let requests = (0..5).map(|at| Producer::ONE.produce(&all, at));
-        let answers = stage.ask_all(requests.collect(), ADDS);
+        let answers = stage.ask_all(0, requests.collect(), ADDS);
         for (at, answer) in answers.iter().enumerate() {
             assert_eq!(produced(answer), [(NONE, at as i64); 4]);
         }
@@ -510,8 +545,26 @@ fn nobody_is_asked_where_verification_is_off_but_to_add() {
         assert_eq!(produced(&answer), [(NONE, 0)]);
         assert_eq!(stage.commit(Producer::ONE, 10, 4), NONE);
         assert_eq!(coordinator.questions(), 0);
+        let invalid = ErrorCode::INVALID_TXN_STATE;
         let answer = stage.ask(Producer::ONE.produce(&[1], 0), ADDS);
-        assert_eq!(produced(&answer)[0].0, ErrorCode::INVALID_TXN_STATE);
+        assert_eq!(produced(&answer)[0].0, invalid);
+        // Turned on while the broker runs.
+        let on = IncrementalAlterConfigsRequest {
+            resources: vec![AlterConfigsResource {
+                resource_type: ResourceType::BROKER.0,
+                configs: vec![AlterableConfig {
+                    name: Str::from(off[0].0),
+                    value: Some(Str::from("true")),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        assert_eq!(stage.ask(on, 1).responses[0].error_code, NONE.0);
+        stage.cluster.world.run_for(Duration::from_secs(1));
+        let answer = stage.ask(Producer::ONE.produce(&[2], 0), VERIFIES);
+        assert_eq!(produced(&answer)[0].0, invalid);
     }
 }
 
@@ -564,23 +617,83 @@ fn offsets_that_the_coordinator_does_not_vouch_for_are_not_committed() {
 
 #[test]
 fn a_marker_that_comes_while_groups_are_loaded_is_not_lost() {
-    for seed in seeds(5) {
-        let stage = Stage::new(seed, &[("log.flush.interval.messages", "1")]);
+    let (mut worlds, mut refused) = (0, 0);
+    for seed in seeds(8) {
+        let stage = Stage::of(seed, 2, &[]);
+        let at = stage.offsets_partition();
         stage.coordinated_by(&Coordinator::saying(&[NONE]));
-        assert_eq!(stage.commit(Producer::ONE, 10, 5), NONE);
-        stage.cluster.brokers[0].kill();
+        assert!(stage.is_in_sync());
+        let leader = stage.leader(OFFSETS_TOPIC, at).unwrap();
+        // More than a broker that has just received it keeps in memory.
+        let metadata = "m".repeat(4000);
+        let commits = (1..=100).map(|offset| Producer::ONE.commit(offset, &metadata));
+        for answer in stage.ask_all(leader, commits.collect(), 5) {
+            assert_eq!(answer.topics[0].partitions[0].error_code, NONE.0);
+        }
+        let brokers = &stage.cluster.brokers;
+        brokers[0].kill();
         stage.cluster.start(0);
         stage.cluster.serve();
-        let at = [stage.offsets_partition()];
+        assert!(stage.is_in_sync());
+        brokers[0].host.disk().set_slowness(2000);
+        brokers[1].kill();
+        let leads = || stage.leader(OFFSETS_TOPIC, at) == Some(0);
+        assert!(stage.cluster.world.run_until(LIMIT, leads));
         let commit = Marker::of(Producer::ONE, true);
-        let ended = (0..100).any(|_| {
-            let [error] = stage.end(&commit, OFFSETS_TOPIC, &at)[..] else {
+        let deadline = stage.cluster.world.elapsed() + LIMIT;
+        loop {
+            let [error] = stage.end(&commit, OFFSETS_TOPIC, &[at])[..] else {
                 panic!("one partition has one answer")
             };
-            assert!([NONE, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&error));
-            error == NONE
+            if error == NONE {
+                break;
+            }
+            assert_eq!(error, ErrorCode::NOT_LEADER_OR_FOLLOWER);
+            refused += 1;
+            assert!(stage.cluster.world.elapsed() < deadline, "never loaded");
+            stage.cluster.world.run_for(Duration::from_millis(100));
+        }
+        assert_eq!(stage.committed(0), (100, NONE));
+        worlds += 1;
+    }
+    // In a world here and there everything was loaded before the first marker came.
+    assert!(refused > 0 || worlds < 8, "every marker came too late");
+}
+
+#[test]
+fn a_marker_is_not_acknowledged_before_the_in_sync_set_has_it() {
+    for seed in seeds(2) {
+        let settings = [("min.insync.replicas", "2"), ("request.timeout.ms", "1500")];
+        let stage = Stage::of(seed, 2, &settings);
+        stage.coordinated_by(&Coordinator::saying(&[NONE]));
+        assert!(stage.is_in_sync());
+        let mut led = (0..PARTITIONS).filter(|at| stage.leader(TOPIC, *at) == Some(0));
+        let index = led.next().unwrap();
+        let answer = stage.ask(Producer::ONE.produce(&[index], 0), ADDS);
+        assert_eq!(produced(&answer), [(NONE, 0)]);
+        let marker = Marker::of(Producer::ONE, true);
+        stage.cluster.brokers[1].kill();
+        let late = [ErrorCode::REQUEST_TIMED_OUT];
+        assert_eq!(stage.end(&marker, TOPIC, &[index]), late);
+        assert_eq!(stage.bounds(TOPIC, index).last_stable.0, 0);
+        let few = [ErrorCode::NOT_ENOUGH_REPLICAS];
+        let shrunken = (0..100).any(|_| {
+            stage.cluster.world.run_for(Duration::from_millis(500));
+            stage.end(&marker, TOPIC, &[index]) == few
         });
-        assert!(ended);
-        assert_eq!(stage.committed(0), (10, NONE));
+        assert!(shrunken);
+        let end = stage.bounds(TOPIC, index).log_end;
+        assert_eq!(stage.end(&marker, TOPIC, &[index]), few);
+        assert_eq!(
+            stage.bounds(TOPIC, index).log_end,
+            end,
+            "nothing is appended"
+        );
+        stage.cluster.start(1);
+        stage.cluster.serve();
+        assert!(stage.is_in_sync());
+        assert_eq!(stage.end(&marker, TOPIC, &[index]), [NONE]);
+        let bounds = stage.bounds(TOPIC, index);
+        assert_eq!(bounds.last_stable, bounds.log_end);
     }
 }
