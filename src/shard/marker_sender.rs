@@ -4,6 +4,7 @@
 //! leads, it writes without a connection.
 
 use super::Shard;
+use super::peers::Purpose;
 use super::transactions::TransactionCoordinator;
 use crate::client::ClientError;
 use crate::coordinator::transactions::{Markers, Partitions};
@@ -15,15 +16,16 @@ use crate::wire::messages::write_txn_markers_request::{
 };
 use crate::wire::messages::write_txn_markers_response::WriteTxnMarkersResponse;
 use crate::wire::{ErrorCode, Str};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Markers of so many transactions in one request.
 const MARKERS_MAX: usize = 500;
-/// Requests under way to one broker: a slow partition holds up only what shares its request.
-const REQUESTS_MAX: usize = 4;
+/// Requests under way to one broker, each on a connection of its own: a slow partition holds up only
+/// what shares its request.
+const REQUESTS_MAX: u8 = 4;
 /// How long a broker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause after a round that has left partitions over; each further one is twice as long.
@@ -40,10 +42,19 @@ pub struct MarkerSender {
     by_node: RefCell<BTreeMap<NodeId, Rc<Outgoing>>>,
 }
 
-#[derive(Default)]
 struct Outgoing {
     queue: RefCell<VecDeque<Item>>,
-    requests: Cell<usize>,
+    /// The connections that no request is under way on.
+    idle: RefCell<Vec<u8>>,
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        Outgoing {
+            queue: RefCell::default(),
+            idle: RefCell::new((0..REQUESTS_MAX).rev().collect()),
+        }
+    }
 }
 
 struct Item {
@@ -159,15 +170,15 @@ impl Shard {
             .queue
             .borrow_mut()
             .push_back(Item { marker, answered });
-        if outgoing.requests.get() < REQUESTS_MAX {
-            outgoing.requests.set(outgoing.requests.get() + 1);
-            rt::spawn(self.clone().run_requests(leader, outgoing));
+        let idle = outgoing.idle.borrow_mut().pop();
+        if let Some(lane) = idle {
+            rt::spawn(self.clone().run_requests(leader, lane, outgoing));
         }
         answer
     }
 
     /// Sends what is queued for a broker, one request after the other, until nothing is left.
-    async fn run_requests(self: Rc<Self>, leader: NodeId, outgoing: Rc<Outgoing>) {
+    async fn run_requests(self: Rc<Self>, leader: NodeId, lane: u8, outgoing: Rc<Outgoing>) {
         loop {
             let items: Vec<Item> = {
                 let mut queue = outgoing.queue.borrow_mut();
@@ -181,25 +192,28 @@ impl Shard {
                 markers: items.iter().map(|item| item.marker.clone()).collect(),
                 ..Default::default()
             };
-            match self.request_markers(leader, request).await {
+            match self.request_markers(leader, lane, request).await {
                 Ok(response) => settle(items, response),
                 Err(error) => {
                     tracing::debug!(leader = leader.0, %error, "markers could not be sent");
                 }
             }
         }
-        outgoing.requests.set(outgoing.requests.get() - 1);
+        outgoing.idle.borrow_mut().push(lane);
     }
 
     async fn request_markers(
         self: &Rc<Self>,
         leader: NodeId,
+        lane: u8,
         request: WriteTxnMarkersRequest,
     ) -> Result<WriteTxnMarkersResponse, ClientError> {
         if leader == self.node.node {
             return Ok(self.write_txn_markers(request).await);
         }
-        self.ask_broker(leader, &request, 1, ANSWER_TIMEOUT).await
+        let purpose = Purpose::Markers(lane);
+        self.ask_broker(leader, purpose, &request, 1, ANSWER_TIMEOUT)
+            .await
     }
 }
 

@@ -1,7 +1,8 @@
 //! A shard's connections to the other brokers of the cluster, for the requests that coordinators
-//! and leaders send each other: one connection a broker, opened when it is first needed and again
-//! after it broke. Runs on the shard. Never tries a request a second time: only who asks knows
-//! whether it may be repeated.
+//! and leaders send each other, opened when they are first needed and again after they broke. A
+//! broker answers the requests of one connection one after the other, so what may take long has
+//! connections of its own. Runs on the shard. Never tries a request a second time: only who asks
+//! knows whether it may be repeated.
 
 use super::Shard;
 use crate::client::{ClientError, Connection, Exchange};
@@ -15,10 +16,20 @@ use std::time::Duration;
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The connections of a shard, at most one for each broker that the metadata has had.
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Purpose {
+    /// What a client's request waits for.
+    Questions,
+    /// The ends of transactions, which may have to wait for an in-sync set; one connection for
+    /// each request under way.
+    Markers(u8),
+}
+
+/// The connections of a shard, at most one for each purpose and broker that the metadata has had.
 #[derive(Default)]
 pub struct Peers {
-    by_node: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+    open: RefCell<BTreeMap<(NodeId, Purpose), Rc<Peer>>>,
 }
 
 struct Peer {
@@ -33,22 +44,32 @@ impl Shard {
     /// # Errors
     /// No way to the broker, or no answer within `limit`: whether it acted on the request is not
     /// known.
-    pub async fn ask_broker<R: Exchange>(
+    pub(super) async fn ask_broker<R: Exchange>(
         &self,
         node: NodeId,
+        purpose: Purpose,
         request: &R,
         oldest: i16,
         limit: Duration,
     ) -> Result<R::Response, ClientError> {
-        let connection = self.connection_to(node).await?;
+        let connection = self.connection_to(node, purpose).await?;
         let version = connection.versions().choose::<R>(oldest, i16::MAX)?;
-        connection.start(request, version)?.answer::<R>(limit).await
+        let answer = connection.start(request, version)?.answer::<R>(limit).await;
+        if let Err(ClientError::TimedOut { .. }) = &answer {
+            // It may be cut off, or held up: what is asked next is not to wait behind this.
+            connection.close();
+        }
+        answer
     }
 
-    async fn connection_to(&self, node: NodeId) -> Result<Connection, ClientError> {
+    async fn connection_to(
+        &self,
+        node: NodeId,
+        purpose: Purpose,
+    ) -> Result<Connection, ClientError> {
         let peer = {
-            let mut by_node = self.peers.by_node.borrow_mut();
-            let peer = by_node.entry(node).or_insert_with(|| {
+            let mut open = self.peers.open.borrow_mut();
+            let peer = open.entry((node, purpose)).or_insert_with(|| {
                 Rc::new(Peer {
                     connection: RefCell::new(None),
                     turn: Semaphore::new(1),

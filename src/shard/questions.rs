@@ -6,6 +6,7 @@
 
 use super::Shard;
 use super::mesh::LocalFuture;
+use super::peers::Purpose;
 use super::transaction_calls::not_added;
 use crate::client::ClientError;
 use crate::cluster::TRANSACTIONS_TOPIC;
@@ -231,7 +232,13 @@ impl Shard {
         };
         let limit = Duration::from_millis(self.node.config.request_timeout_ms);
         let answer = self
-            .ask_broker(leader, &request, FIRST_BROKER_VERSION, limit)
+            .ask_broker(
+                leader,
+                Purpose::Questions,
+                &request,
+                FIRST_BROKER_VERSION,
+                limit,
+            )
             .await;
         if let Err(error) = &answer {
             tracing::warn!(coordinator = leader.0, %error, "a transaction's coordinator gave no answer");
