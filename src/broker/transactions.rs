@@ -7,7 +7,7 @@
 use super::request::Context;
 use crate::cluster::OFFSETS_TOPIC;
 use crate::coordinator::transactions::{
-    ListFilter, Partitions, Producer, State, TransactionVersion,
+    Answer, ListFilter, Partitions, Producer, State, TransactionVersion,
 };
 use crate::shard::transaction_calls::not_added;
 use crate::wire::coordinator_record::TRANSACTION_STATES;
@@ -73,10 +73,18 @@ pub(super) async fn init(
     };
     context.parked();
     let timeout_ms = request.transaction_timeout_ms;
-    let answer = context
-        .shard
-        .init_transactional_producer(id, timeout_ms, expected)
-        .await?;
+    let is_early = |answer: &Result<Answer, ErrorCode>| {
+        let concurrent = ErrorCode::CONCURRENT_TRANSACTIONS;
+        answer.is_ok_and(|answer| answer.error == concurrent)
+    };
+    let shard = &context.shard;
+    let ask = async || {
+        let id = id.clone();
+        shard
+            .init_transactional_producer(id, timeout_ms, expected)
+            .await
+    };
+    let answer = shard.patiently(is_early, ask).await?;
     match fenced_as(answer.error, context.version, INIT_FENCED_VERSION) {
         ErrorCode::NONE => Ok(answer.producer),
         error => Err(error),
@@ -107,7 +115,15 @@ pub async fn add_partitions(
         topics: request.v3_and_below_topics,
         ..Default::default()
     };
-    let mut result = add_known(&context, transaction, version).await;
+    // The next transaction of a client that has just ended one: brokers have patience of their own.
+    let is_early = |result: &AddPartitionsToTxnResult| {
+        let topics = result.topic_results.iter();
+        let mut partitions = topics.flat_map(|topic| &topic.results_by_partition);
+        let concurrent = ErrorCode::CONCURRENT_TRANSACTIONS.0;
+        partitions.any(|partition| partition.partition_error_code == concurrent)
+    };
+    let ask = async || add_known(&context, transaction.clone(), version).await;
+    let mut result = context.shard.patiently(is_early, ask).await;
     for topic in &mut result.topic_results {
         for partition in &mut topic.results_by_partition {
             let error = ErrorCode(partition.partition_error_code);
@@ -168,9 +184,14 @@ pub async fn add_offsets(
             context.parked();
             let id = request.transactional_id;
             let version = TransactionVersion::V0;
-            shard
-                .add_partitions_to_transaction(id, producer, partitions, version)
-                .await
+            let is_early = |error: &ErrorCode| *error == ErrorCode::CONCURRENT_TRANSACTIONS;
+            let ask = async || {
+                let (id, partitions) = (id.clone(), partitions.clone());
+                shard
+                    .add_partitions_to_transaction(id, producer, partitions, version)
+                    .await
+            };
+            shard.patiently(is_early, ask).await
         }
         Err(error) => error,
     };

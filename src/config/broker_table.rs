@@ -46,8 +46,8 @@ const fn unlisted(
 /// By name.
 #[rustfmt::skip]
 pub(super) const USED: &[Definition] = &[
-    define("add.partitions.to.txn.retry.backoff.max.ms", Kind::Int(0, i32::MAX), Some("100"), FIXED, "How long a produce that adds its partitions to a transaction waits for the one before to end."),
-    define("add.partitions.to.txn.retry.backoff.ms", Kind::Int(1, i32::MAX), Some("20"), FIXED, "Pause between its attempts."),
+    define("add.partitions.to.txn.retry.backoff.max.ms", Kind::Int(0, i32::MAX), Some("100"), FIXED, "For how long a transaction is asked about again whose end is not known to all of its partitions yet."),
+    define("add.partitions.to.txn.retry.backoff.ms", Kind::Int(1, i32::MAX), Some("20"), FIXED, "The longest pause before a transaction is asked about again whose end is not known to all of its partitions yet."),
     define("advertised.listeners", Kind::List, None, FIXED, "Addresses that clients are told, if they differ from the listeners'."),
     define("auto.create.topics.enable", Kind::Boolean, Some("true"), FIXED, "Make a topic when a client asks for its metadata and allows it."),
     define("broker.heartbeat.interval.ms", Kind::Int(i32::MIN, i32::MAX), Some("2000"), FIXED, "Pause between heartbeats to the controller."),

@@ -19,8 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
-    /// What a client's request waits for.
-    Questions,
+    /// What a client's request waits for; several connections, over which it is spread.
+    Question(u8),
     /// The ends of transactions, which may have to wait for an in-sync set; one connection for
     /// each request under way.
     Markers(u8),

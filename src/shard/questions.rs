@@ -10,6 +10,7 @@ use super::peers::Purpose;
 use super::transaction_calls::not_added;
 use crate::client::ClientError;
 use crate::cluster::TRANSACTIONS_TOPIC;
+use crate::coordinator::java_string_hash;
 use crate::coordinator::transactions::TransactionVersion;
 use crate::rt;
 use crate::rt::sync::oneshot;
@@ -28,6 +29,10 @@ use std::time::Duration;
 
 /// The first version that a broker may send.
 const FIRST_BROKER_VERSION: i16 = 4;
+
+/// The connections to another coordinator over which questions are spread, by transactional id: each
+/// waits for the coordinator's record, and a connection has one of them at a time.
+const QUESTION_CONNECTIONS: u32 = 4;
 
 /// What a leader wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,6 +231,9 @@ impl Shard {
                 .await;
         }
         let asked = transaction.clone();
+        let id = &asked.transactional_id;
+        let connection = java_string_hash(id).unsigned_abs() % QUESTION_CONNECTIONS;
+        let connection = connection as u8;
         let request = AddPartitionsToTxnRequest {
             transactions: vec![transaction],
             ..Default::default()
@@ -234,7 +242,7 @@ impl Shard {
         let answer = self
             .ask_broker(
                 leader,
-                Purpose::Questions,
+                Purpose::Question(connection),
                 &request,
                 FIRST_BROKER_VERSION,
                 limit,

@@ -18,8 +18,38 @@ use crate::wire::messages::add_partitions_to_txn_response::{
 use crate::wire::{ErrorCode, Str};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// The first pause before a transaction that is being completed is asked about again; each further
+/// one is twice as long. On one broker it is completed within less than that.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 impl Shard {
+    /// Asks again while another step of the same transaction is under way, which is soon over: with
+    /// pauses up to `add.partitions.to.txn.retry.backoff.ms`, for
+    /// `add.partitions.to.txn.retry.backoff.max.ms`.
+    pub async fn patiently<R>(
+        &self,
+        is_early: impl Fn(&R) -> bool,
+        mut ask: impl AsyncFnMut() -> R,
+    ) -> R {
+        let config = &self.node.config;
+        let longest = Duration::from_millis(config.add_partitions_to_txn_retry_backoff_ms);
+        let patience = config
+            .add_partitions_to_txn_retry_backoff_max_ms
+            .min(config.request_timeout_ms);
+        let started = rt::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let answer = ask().await;
+            if !is_early(&answer) || started.elapsed() >= Duration::from_millis(patience) {
+                return answer;
+            }
+            rt::sleep(pause.min(longest)).await;
+            pause *= 2;
+        }
+    }
+
     /// The partition of a coordinator's topic that a key belongs to; before the topic exists no
     /// coordinator is available.
     pub fn coordinator_partition(&self, topic: &str, key: &str) -> Result<PartitionId, ErrorCode> {

@@ -21,7 +21,6 @@ use ahash::AHashMap;
 use indexmap::IndexSet;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 /// First Produce version that understands TRANSACTION_ABORTABLE.
 const PRODUCE_ABORTABLE_FROM: i16 = 11;
@@ -319,8 +318,7 @@ impl Shard {
         })
     }
 
-    /// The guards of a request's batches, all of one producer. A transaction that has just ended
-    /// may still be completed by its coordinator: who adds partitions tries again for a while.
+    /// The guards of a request's batches, all of one producer.
     async fn verify_produce(
         self: &Rc<Self>,
         request: &AppendRequest,
@@ -344,21 +342,22 @@ impl Shard {
                 (partition.clone(), sequence)
             })
             .collect();
-        let config = &self.node.config;
-        let patience = config
-            .add_partitions_to_txn_retry_backoff_max_ms
-            .min(config.request_timeout_ms);
-        let pause = Duration::from_millis(config.add_partitions_to_txn_retry_backoff_ms);
-        let started = rt::now();
-        loop {
-            let outcomes = self.verify(&transaction, &targets).await;
-            let is_early = started.elapsed() < Duration::from_millis(patience);
-            if !(asking == Asking::Add && is_early && outcomes.iter().any(is_concurrent)) {
-                let told = |outcome: Result<_, _>| outcome.map_err(|error| asking.refused(error));
-                return outcomes.into_iter().map(told).collect();
-            }
-            rt::sleep(pause).await;
-        }
+        let outcomes = self.verify_patiently(&transaction, &targets).await;
+        let told = |outcome: Result<_, _>| outcome.map_err(|error| asking.refused(error));
+        outcomes.into_iter().map(told).collect()
+    }
+
+    /// A transaction that has just ended may still be completed by its coordinator: who adds
+    /// partitions to the next one tries again for a while.
+    async fn verify_patiently(
+        self: &Rc<Self>,
+        transaction: &Transaction,
+        targets: &[(Rc<Partition>, i32)],
+    ) -> Vec<Result<VerificationGuard, ErrorCode>> {
+        let adds = transaction.asking == Asking::Add;
+        let is_early = |outcomes: &Vec<_>| adds && outcomes.iter().any(is_concurrent);
+        self.patiently(is_early, async || self.verify(transaction, targets).await)
+            .await
     }
 
     /// The guard for a batch of `transaction` that a coordinator of this shard is about to append
@@ -372,7 +371,7 @@ impl Shard {
             return Ok(VerificationGuard::NONE);
         }
         let target = (partition.clone(), NO_SEQUENCE);
-        let mut outcomes = self.verify(transaction, &[target]).await;
+        let mut outcomes = self.verify_patiently(transaction, &[target]).await;
         outcomes.pop().unwrap_or(Ok(VerificationGuard::NONE))
     }
 
