@@ -9,7 +9,6 @@ use crate::cluster::OFFSETS_TOPIC;
 use crate::coordinator::transactions::{
     Answer, ListFilter, Partitions, Producer, State, TransactionVersion,
 };
-use crate::shard::transaction_calls::not_added;
 use crate::wire::coordinator_record::TRANSACTION_STATES;
 use crate::wire::messages::add_offsets_to_txn_request::AddOffsetsToTxnRequest;
 use crate::wire::messages::add_offsets_to_txn_response::AddOffsetsToTxnResponse;
@@ -37,10 +36,11 @@ use std::rc::Rc;
 /// The first versions that know PRODUCER_FENCED (KIP-588).
 const INIT_FENCED_VERSION: i16 = 4;
 const FENCED_VERSION: i16 = 2;
-/// From here on AddPartitionsToTxn is for many transactions, and for brokers (KIP-890).
+/// From here on AddPartitionsToTxn is for many transactions, sent by brokers for their clients with
+/// transactions v2 (KIP-890).
 const BATCHED_VERSION: i16 = 4;
-/// AddPartitionsToTxn and EndTxn of a client with transactions v2 (KIP-890).
-const V2_VERSION: i16 = 5;
+/// EndTxn of a client with transactions v2.
+const V2_END_VERSION: i16 = 5;
 
 /// A client that does not know PRODUCER_FENCED is told what it was told before.
 fn fenced_as(error: ErrorCode, version: i16, known_from: i16) -> ErrorCode {
@@ -50,8 +50,8 @@ fn fenced_as(error: ErrorCode, version: i16, known_from: i16) -> ErrorCode {
     }
 }
 
-fn version_of(context: &Context) -> TransactionVersion {
-    match context.version >= V2_VERSION {
+fn version_of(context: &Context, v2_from: i16) -> TransactionVersion {
+    match context.version >= v2_from {
         true => TransactionVersion::V2,
         false => TransactionVersion::V0,
     }
@@ -96,11 +96,12 @@ pub async fn add_partitions(
     request: AddPartitionsToTxnRequest,
 ) -> AddPartitionsToTxnResponse {
     context.parked();
-    let version = version_of(&context);
+    let version = version_of(&context, BATCHED_VERSION);
     if context.version >= BATCHED_VERSION {
         let mut results = Vec::with_capacity(request.transactions.len());
         for transaction in request.transactions {
-            results.push(add_known(&context, transaction, version).await);
+            let added = context.shard.add_or_verify(transaction, version);
+            results.push(added.await);
         }
         return AddPartitionsToTxnResponse {
             results_by_transaction: results,
@@ -122,8 +123,9 @@ pub async fn add_partitions(
         let concurrent = ErrorCode::CONCURRENT_TRANSACTIONS.0;
         partitions.any(|partition| partition.partition_error_code == concurrent)
     };
-    let ask = async || add_known(&context, transaction.clone(), version).await;
-    let mut result = context.shard.patiently(is_early, ask).await;
+    let shard = &context.shard;
+    let ask = async || shard.add_or_verify(transaction.clone(), version).await;
+    let mut result = shard.patiently(is_early, ask).await;
     for topic in &mut result.topic_results {
         for partition in &mut topic.results_by_partition {
             let error = ErrorCode(partition.partition_error_code);
@@ -134,38 +136,6 @@ pub async fn add_partitions(
         results_by_topic_v3_and_below: result.topic_results,
         ..Default::default()
     }
-}
-
-/// Adds partitions to a transaction, all or none: one that does not exist keeps the others out.
-async fn add_known(
-    context: &Rc<Context>,
-    transaction: AddPartitionsToTxnTransaction,
-    version: TransactionVersion,
-) -> AddPartitionsToTxnResult {
-    let image = context.shard.image();
-    let exists = |name: &str, index: i32| {
-        image
-            .topic_by_name(name)
-            .is_some_and(|topic| topic.has_partition(index))
-    };
-    let all = transaction.topics.iter().all(|topic| {
-        topic
-            .partitions
-            .iter()
-            .all(|index| exists(&topic.name, *index))
-    });
-    if !all {
-        let mut result = not_added(transaction, ErrorCode::OPERATION_NOT_ATTEMPTED);
-        for topic in &mut result.topic_results {
-            for partition in &mut topic.results_by_partition {
-                if !exists(&topic.name, partition.partition_index) {
-                    partition.partition_error_code = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.0;
-                }
-            }
-        }
-        return result;
-    }
-    context.shard.add_or_verify(transaction, version).await
 }
 
 pub async fn add_offsets(
@@ -187,9 +157,14 @@ pub async fn add_offsets(
             let is_early = |error: &ErrorCode| *error == ErrorCode::CONCURRENT_TRANSACTIONS;
             let ask = async || {
                 let (id, partitions) = (id.clone(), partitions.clone());
-                shard
+                let added = shard
                     .add_partitions_to_transaction(id, producer, partitions, version)
-                    .await
+                    .await;
+                match added.as_deref() {
+                    Ok([(_, _, error), ..]) => *error,
+                    Ok([]) => ErrorCode::UNKNOWN_SERVER_ERROR,
+                    Err(error) => *error,
+                }
             };
             shard.patiently(is_early, ask).await
         }
@@ -208,9 +183,10 @@ pub async fn end(context: Rc<Context>, request: EndTxnRequest) -> EndTxnResponse
         epoch: request.producer_epoch,
     };
     let id = request.transactional_id;
+    let version = version_of(&context, V2_END_VERSION);
     let answered = context
         .shard
-        .end_transaction(id, producer, request.committed, version_of(&context))
+        .end_transaction(id, producer, request.committed, version)
         .await;
     let (error, producer) = match answered {
         Ok(answer) => (answer.error, answer.producer),

@@ -219,7 +219,9 @@ pub fn append_error_to_response_error(error: ErrorCode) -> ErrorCode {
     match error {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
         | ErrorCode::NOT_ENOUGH_REPLICAS
-        | ErrorCode::REQUEST_TIMED_OUT => ErrorCode::COORDINATOR_NOT_AVAILABLE,
+        | ErrorCode::REQUEST_TIMED_OUT
+        // Another partition was asked for in the same breath, and is not known there yet.
+        | ErrorCode::OPERATION_NOT_ATTEMPTED => ErrorCode::COORDINATOR_NOT_AVAILABLE,
         ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::KAFKA_STORAGE_ERROR => {
             ErrorCode::NOT_COORDINATOR
         }

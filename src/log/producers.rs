@@ -324,6 +324,21 @@ impl Producers {
         }
     }
 
+    /// Forgets the oldest verifications at the limit: made-up producers must not keep the others
+    /// out. One that is forgotten while its coordinator is asked is refused and tried again.
+    fn make_room_to_verify(&mut self) {
+        if self.verifications.len() < self.limits.producers_max {
+            return;
+        }
+        let all = self.verifications.iter();
+        let mut all: Vec<_> = all.map(|(id, one)| (one.guard.0, *id)).collect();
+        all.sort_unstable();
+        let share = (self.limits.producers_max / EVICTION_SHARE).max(1);
+        for (_, id) in all.into_iter().take(share) {
+            self.verifications.remove(&id);
+        }
+    }
+
     /// Starts (or finds) the verification of the transaction that a batch of `producer_id` starting
     /// at `sequence` belongs to. [`VerificationGuard::NONE`] means that the transaction is open
     /// here and nobody need be asked. `epoch_bump`: the producer speaks transactions v2.
@@ -348,9 +363,8 @@ impl Producers {
                 return Ok(VerificationGuard::NONE);
             }
         }
-        let count = self.verifications.len();
-        if count >= self.limits.producers_max && !self.verifications.contains_key(&producer_id) {
-            return Err(ProducerError::TooManyProducers(count));
+        if !self.verifications.contains_key(&producer_id) {
+            self.make_room_to_verify();
         }
         let guards_given = &mut self.guards_given;
         let verification = self.verifications.entry(producer_id).or_insert_with(|| {

@@ -659,3 +659,23 @@ fn last_stable(model: &Model, high_watermark: i64) -> i64 {
     let cut = (1..4).filter_map(|id| decided.open(id)).min();
     cut.map_or(high_watermark, |offset| offset.0.min(high_watermark))
 }
+
+#[test]
+fn made_up_producers_do_not_keep_a_transaction_from_being_verified() {
+    let mut producers = Producers::with_limits(ProducerLimits {
+        producers_max: 16,
+        ..ProducerLimits::default()
+    });
+    let mut guards = Vec::new();
+    for producer_id in 0..40 {
+        let guard = producers.start_verification(producer_id, 0, 0, false, 1000);
+        guards.push(guard.unwrap());
+    }
+    let check = |producer_id: i64| {
+        let facts = txn(producer_id, 0, 0, 0);
+        let guard = guards[producer_id as usize];
+        producers.check(&facts, Origin::Client, guard, 0)
+    };
+    assert_eq!(check(39), Ok(Verdict::New));
+    assert_eq!(check(0), Err(ProducerError::NotVerified { producer_id: 0 }));
+}

@@ -177,19 +177,22 @@ impl Partition {
     }
 
     /// Leads from here on, with what the log holds; the epoch's start is noted before anything is
-    /// appended. The caller holds `turn`.
-    pub fn lead(&self, mut term: Term, registered: impl Fn(NodeId) -> Option<Registered>) {
+    /// appended. The caller holds `turn`. True if the leadership is a new one: another may have led
+    /// since, and what was waited for is answered as lost.
+    pub fn lead(&self, mut term: Term, registered: impl Fn(NodeId) -> Option<Registered>) -> bool {
         self.log.start_epoch(term.epoch);
         term.start = self.log.log_end();
         let now = rt::now();
         let mut role = self.role.borrow_mut();
         match &mut *role {
             Role::Leader(leader) => {
-                if term.epoch.0 != leader.epoch().0 + 1 {
+                let is_new = term.epoch.0 != leader.epoch().0 + 1;
+                if is_new {
                     self.led_since.set(term.epoch);
                 }
                 leader.renew(term, now);
                 leader.set_registered(registered);
+                is_new
             }
             Role::Follower(follower) => {
                 self.led_since.set(term.epoch);
@@ -199,6 +202,7 @@ impl Partition {
                 let mut leader = Leader::new(self.settings.get(), term, high_watermark, now);
                 leader.set_registered(registered);
                 *role = Role::Leader(leader);
+                true
             }
         }
     }

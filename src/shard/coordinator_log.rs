@@ -7,6 +7,7 @@ use super::Shard;
 use crate::log::{AppendAs, LogError};
 use crate::replica::delayed::{DelayedProduce, Need, ProducePart};
 use crate::replica::partition::Partition;
+use crate::rt;
 use crate::rt::sync::oneshot;
 use crate::types::{LeaderEpoch, Offset};
 use crate::wire::ErrorCode;
@@ -21,6 +22,11 @@ const LOAD_BYTES: u64 = 5 << 20;
 /// How long an operation is kept in the purgatory before it is put there again: whoever waits for
 /// a coordinator's answer has given up long before.
 const WAIT_STEP: Duration = Duration::from_secs(3600);
+
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a partition is read back again that could not be read, or of which not all
+/// counts yet. A disk may be full, and the tail of a log be cut, for a while.
+pub const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// See the module's words.
 pub struct CoordinatorLog {
@@ -128,7 +134,8 @@ impl CoordinatorLog {
                 .ok()
                 .and_then(|outcomes| outcomes.first().copied())
             {
-                Some((_, ErrorCode::REQUEST_TIMED_OUT)) => {}
+                // The purgatory's own limits; at its fullest it says so at once.
+                Some((_, ErrorCode::REQUEST_TIMED_OUT)) => rt::sleep(RETRY_PAUSE).await,
                 Some((_, error)) => return of_record(error),
                 None => return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
             }
@@ -161,6 +168,13 @@ impl CoordinatorLog {
             }
         }
         Ok((batches, end))
+    }
+}
+
+impl<E: std::error::Error> LoadError<E> {
+    /// Whether it may be otherwise a moment later: what is stored stays as it is.
+    pub fn passes(&self) -> bool {
+        matches!(self, LoadError::Log(_))
     }
 }
 

@@ -3,7 +3,7 @@
 //! appends, and being woken when time is up. Decides nothing about groups itself.
 
 use super::Shard;
-use super::coordinator_log::{CoordinatorLog, Stored};
+use super::coordinator_log::{CoordinatorLog, RELOAD_PAUSE, Stored};
 use crate::config::BrokerConfig;
 use crate::coordinator::{
     AppendId, Call, Clock, CoordinatorRecord, Effect, Effects, GroupCoordinatorShard, GroupLimits,
@@ -13,7 +13,7 @@ use crate::log::{AppendAs, Origin};
 use crate::replica::partition::Partition;
 use crate::rt::sync::{Notify, oneshot};
 use crate::rt::{self, Instant};
-use crate::types::Offset;
+use crate::types::{Offset, PartitionId};
 use crate::wire::ErrorCode;
 use crate::wire::batch_builder::{BatchBuilder, BuildError};
 use bytes::Bytes;
@@ -117,9 +117,14 @@ impl Groups {
             stopped: Cell::new(false),
             commit_timeout: self.commit_timeout,
         });
-        self.by_partition
+        let before = self
+            .by_partition
             .borrow_mut()
             .insert(index, coordinator.clone());
+        if let Some(before) = before {
+            before.tell(GroupCoordinatorShard::unload);
+            before.stop();
+        }
         if coordinator.log.is_empty() {
             // Nothing to read: the first client of a new offsets topic is not told to come back.
             coordinator.begin();
@@ -141,17 +146,26 @@ impl Groups {
                     // What cannot be read cannot be coordinated; clients are told to look elsewhere.
                     tracing::error!(partition = index, %error, "groups could not be loaded");
                     coordinator.tell(GroupCoordinatorShard::unload);
+                    if error.passes() {
+                        coordinator.load_again().await;
+                    }
                 }
             }
         });
     }
 
-    /// Gives a partition up: whoever waits is answered NOT_COORDINATOR.
-    pub fn release(&self, partition: i32) {
-        let coordinator = self.by_partition.borrow_mut().remove(&partition);
-        if let Some(coordinator) = coordinator {
-            coordinator.tell(GroupCoordinatorShard::unload);
-            coordinator.stop();
+    /// Gives a partition up: whoever waits is answered NOT_COORDINATOR. One of the same index of a
+    /// topic that was made anew stays.
+    pub fn release(&self, partition: PartitionId) {
+        let mut by_partition = self.by_partition.borrow_mut();
+        let entry = by_partition.get(&partition.index);
+        if entry.is_some_and(|entry| entry.partition().id == partition) {
+            let coordinator = by_partition.remove(&partition.index);
+            drop(by_partition);
+            if let Some(coordinator) = coordinator {
+                coordinator.tell(GroupCoordinatorShard::unload);
+                coordinator.stop();
+            }
         }
     }
 }
@@ -195,6 +209,16 @@ impl Coordinator {
     pub fn tell(self: &Rc<Self>, run: impl FnOnce(&mut GroupCoordinatorShard) -> Effects) {
         let effects = run(&mut self.state.borrow_mut());
         self.carry_out(effects);
+    }
+
+    /// Another coordinator of the partition tries after a pause, if the shard still has this one.
+    async fn load_again(self: &Rc<Self>) {
+        rt::sleep(RELOAD_PAUSE).await;
+        if let Some(shard) = self.log.shard()
+            && !self.stopped.get()
+        {
+            shard.groups.take(&shard, self.partition().clone());
+        }
     }
 
     /// Everything is loaded: commands are taken from now on.

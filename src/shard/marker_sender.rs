@@ -4,6 +4,7 @@
 //! leads, it writes without a connection.
 
 use super::Shard;
+use super::mesh::LocalFuture;
 use super::peers::Purpose;
 use super::transactions::TransactionCoordinator;
 use crate::client::ClientError;
@@ -23,11 +24,11 @@ use std::time::Duration;
 
 /// Markers of so many transactions in one request.
 const MARKERS_MAX: usize = 500;
-/// Requests under way to one broker, each on a connection of its own: a slow partition holds up only
-/// what shares its request.
+/// Requests under way to one broker, each on a connection of its own: a slow partition holds up what
+/// shares its request, and so many of them what comes next.
 const REQUESTS_MAX: u8 = 4;
-/// How long a broker may take to answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much longer than itself, which waits for `request.timeout.ms`, a broker is waited for.
+const ANSWER_MARGIN: Duration = Duration::from_secs(5);
 /// The pause after a round that has left partitions over; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -35,8 +36,8 @@ const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// What each partition has answered.
 type Verdicts = Vec<(Str, i32, ErrorCode)>;
 
-/// The markers on their way from a shard, by the broker that leads the partitions. At most one
-/// entry for each transactional id and broker.
+/// The markers on their way from a shard, by the broker that leads the partitions: for each
+/// transactional id and broker one, and one of a coordinator before this.
 #[derive(Default)]
 pub struct MarkerSender {
     by_node: RefCell<BTreeMap<NodeId, Rc<Outgoing>>>,
@@ -67,74 +68,61 @@ struct Item {
 #[derive(Default)]
 struct Places {
     by_leader: BTreeMap<NodeId, Partitions>,
+    /// They wait for a leader.
+    leaderless: Partitions,
     /// Their topics are deleted: nobody can read them any more.
     gone: Partitions,
 }
 
 impl Shard {
-    /// Writes markers until every partition has its own, or until the coordinator is another.
-    pub(super) async fn write_all_markers(
+    /// Writes the markers of a transaction to these of its partitions, until each has its own or the
+    /// coordinator is another. What lies at several leaders goes on by itself for each: the slowest
+    /// holds none of the others up.
+    pub(super) fn write_markers_until_done(
         self: Rc<Self>,
         coordinator: Rc<TransactionCoordinator>,
-        markers: Markers,
-    ) {
-        let mut left = markers.partitions.clone();
-        let mut pause = FIRST_PAUSE;
-        while !coordinator.is_stopped() && !self.is_draining() {
-            let places = self.places_of(&left);
-            let mut written = places.gone;
-            let mut answers = Vec::with_capacity(places.by_leader.len());
-            for (leader, partitions) in places.by_leader {
-                let marker = marker_of(&markers, &partitions, coordinator.epoch());
-                answers.push(self.send_marker(leader, marker));
-            }
-            for answer in answers {
-                for (topic, index, error) in answer.await.unwrap_or_default() {
-                    match error {
-                        ErrorCode::NONE => written.insert(&topic, index),
-                        // This coordinator is not the one any more, and will hear of it.
-                        ErrorCode::TRANSACTION_COORDINATOR_FENCED
-                        | ErrorCode::INVALID_PRODUCER_EPOCH => {
-                            tracing::warn!(
-                                transactional_id = &*markers.transactional_id,
-                                topic = &*topic,
-                                partition = index,
-                                error = error.name(),
-                                "a transaction's marker is refused for good"
-                            );
-                            return;
-                        }
-                        error => tracing::debug!(
-                            transactional_id = &*markers.transactional_id,
-                            topic = &*topic,
-                            partition = index,
-                            error = error.name(),
-                            "a transaction's marker is to be written again"
-                        ),
+        markers: Rc<Markers>,
+        mut left: Partitions,
+    ) -> LocalFuture<()> {
+        Box::pin(async move {
+            let mut pause = FIRST_PAUSE;
+            while !coordinator.is_stopped() && !self.is_draining() {
+                let places = self.places_of(&left);
+                coordinator.written(&markers, &places.gone);
+                left = places.leaderless;
+                let mut by_leader = places.by_leader.into_iter();
+                let own = by_leader.next();
+                for (_, partitions) in by_leader {
+                    let (shard, coordinator) = (self.clone(), coordinator.clone());
+                    let more =
+                        shard.write_markers_until_done(coordinator, markers.clone(), partitions);
+                    rt::spawn(more);
+                }
+                if let Some((leader, partitions)) = own {
+                    let marker = marker_of(&markers, &partitions, coordinator.epoch());
+                    let verdicts = self.send_marker(leader, marker).await.unwrap_or_default();
+                    let (written, goes_on) = judge(&markers, &verdicts);
+                    coordinator.written(&markers, &written);
+                    if !goes_on {
+                        return;
+                    }
+                    left.extend(&partitions);
+                    for (topic, index) in written.iter() {
+                        left.remove(topic, index);
                     }
                 }
+                if left.is_empty() {
+                    return;
+                }
+                rt::select3(rt::sleep(pause), coordinator.stopped(), self.drained()).await;
+                pause = (pause * 2).min(LAST_PAUSE);
             }
-            for (topic, index) in written.iter() {
-                left.remove(topic, index);
-            }
-            if !written.is_empty() {
-                pause = FIRST_PAUSE;
-                coordinator.tell(|state| {
-                    let id = &markers.transactional_id;
-                    state.markers_written(id, markers.producer, &written, rt::wall_ms())
-                });
-            }
-            if left.is_empty() {
-                return;
-            }
-            rt::select3(rt::sleep(pause), coordinator.stopped(), self.drained()).await;
-            pause = (pause * 2).min(LAST_PAUSE);
-        }
+        })
     }
 
     /// Who leads the partitions. A partition that the metadata does not have is deleted: it was in
-    /// the metadata before its transaction was decided, and so before this coordinator was
-    /// elected.
+    /// the metadata of this shard when it was added, or of the shard of a coordinator before, whose
+    /// election came later.
     fn places_of(&self, partitions: &Partitions) -> Places {
         let image = self.image();
         let mut places = Places::default();
@@ -144,12 +132,13 @@ impl Shard {
                 places.gone.insert(name, index);
                 continue;
             };
-            // One without a leader waits for the next round.
-            if let Some((leader, _)) = image.leader(topic.id, index)
-                && leader.0 >= 0
-            {
-                let of_leader = places.by_leader.entry(leader).or_default();
-                of_leader.insert(name, index);
+            let leader = image.leader(topic.id, index).map(|(leader, _)| leader);
+            match leader.filter(|leader| leader.0 >= 0) {
+                Some(leader) => {
+                    let of_leader = places.by_leader.entry(leader).or_default();
+                    of_leader.insert(name, index);
+                }
+                None => places.leaderless.insert(name, index),
             }
         }
         places
@@ -212,13 +201,13 @@ impl Shard {
             return Ok(self.write_txn_markers(request).await);
         }
         let purpose = Purpose::Markers(lane);
-        self.ask_broker(leader, purpose, &request, 1, ANSWER_TIMEOUT)
-            .await
+        let limit = Duration::from_millis(self.node.config.request_timeout_ms) + ANSWER_MARGIN;
+        self.ask_broker(leader, purpose, &request, 1, limit).await
     }
 }
 
 /// Hands each transaction its partitions' answers. A producer id has one transaction at a time, so
-/// that it names the marker.
+/// that it names the marker; a second one of a coordinator before this gets no answer.
 fn settle(items: Vec<Item>, response: WriteTxnMarkersResponse) {
     let mut answers: BTreeMap<i64, Verdicts> = BTreeMap::new();
     for marker in response.markers {
@@ -236,6 +225,38 @@ fn settle(items: Vec<Item>, response: WriteTxnMarkersResponse) {
         // The coordinator may have gone.
         let _ = item.answered.send(verdicts.unwrap_or_default());
     }
+}
+
+/// Which partitions need nothing more, and whether it is this coordinator's to go on.
+fn judge(markers: &Markers, verdicts: &Verdicts) -> (Partitions, bool) {
+    let mut written = Partitions::default();
+    let mut goes_on = true;
+    for (topic, index, error) in verdicts {
+        match *error {
+            ErrorCode::NONE => written.insert(topic, *index),
+            // It has seen a later epoch of the producer, so that nothing of this one is open there:
+            // a transaction's epoch ends with its marker only.
+            ErrorCode::INVALID_PRODUCER_EPOCH => {
+                tracing::warn!(
+                    transactional_id = &*markers.transactional_id,
+                    topic = &**topic,
+                    partition = index,
+                    "a transaction's marker is of the past"
+                );
+                written.insert(topic, *index);
+            }
+            // This coordinator is not the one any more, and will hear of it.
+            ErrorCode::TRANSACTION_COORDINATOR_FENCED => goes_on = false,
+            error => tracing::debug!(
+                transactional_id = &*markers.transactional_id,
+                topic = &**topic,
+                partition = index,
+                error = error.name(),
+                "a transaction's marker is to be written again"
+            ),
+        }
+    }
+    (written, goes_on)
 }
 
 fn marker_of(markers: &Markers, partitions: &Partitions, epoch: i32) -> WritableTxnMarker {

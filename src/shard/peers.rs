@@ -7,6 +7,7 @@
 use super::Shard;
 use crate::client::{ClientError, Connection, Exchange};
 use crate::rt::sync::Semaphore;
+use crate::rt::{self, Instant};
 use crate::types::NodeId;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,6 +35,8 @@ pub struct Peers {
 
 struct Peer {
     connection: RefCell<Option<Connection>>,
+    /// When the last attempt to connect failed, and how.
+    failed: RefCell<Option<(Instant, ClientError)>>,
     /// One attempt to connect at a time.
     turn: Semaphore,
 }
@@ -52,14 +55,11 @@ impl Shard {
         oldest: i16,
         limit: Duration,
     ) -> Result<R::Response, ClientError> {
+        let asked = rt::now();
         let connection = self.connection_to(node, purpose).await?;
         let version = connection.versions().choose::<R>(oldest, i16::MAX)?;
-        let answer = connection.start(request, version)?.answer::<R>(limit).await;
-        if let Err(ClientError::TimedOut { .. }) = &answer {
-            // It may be cut off, or held up: what is asked next is not to wait behind this.
-            connection.close();
-        }
-        answer
+        let left = limit.saturating_sub(asked.elapsed());
+        connection.start(request, version)?.answer::<R>(left).await
     }
 
     async fn connection_to(
@@ -72,12 +72,20 @@ impl Shard {
             let peer = open.entry((node, purpose)).or_insert_with(|| {
                 Rc::new(Peer {
                     connection: RefCell::new(None),
+                    failed: RefCell::new(None),
                     turn: Semaphore::new(1),
                 })
             });
             peer.clone()
         };
+        let asked = rt::now();
         let _turn = peer.turn.acquire(1).await;
+        // Whoever waited behind an attempt that failed does not wait for one of its own.
+        if let Some((failed, error)) = &*peer.failed.borrow()
+            && *failed >= asked
+        {
+            return Err(error.clone());
+        }
         let (host, port) = self.address_of(node)?;
         let open = peer.connection.borrow().clone();
         // A broker that came back elsewhere is not asked where it was.
@@ -87,9 +95,16 @@ impl Shard {
             return Ok(open);
         }
         let client_id = format!("broker-{}-shard-{}", self.node.node.0, self.place());
-        let connection = Connection::open(&host, port, &client_id, CONNECT_TIMEOUT).await?;
-        peer.connection.replace(Some(connection.clone()));
-        Ok(connection)
+        match Connection::open(&host, port, &client_id, CONNECT_TIMEOUT).await {
+            Ok(connection) => {
+                peer.connection.replace(Some(connection.clone()));
+                Ok(connection)
+            }
+            Err(error) => {
+                peer.failed.replace(Some((rt::now(), error.clone())));
+                Err(error)
+            }
+        }
     }
 
     /// Where the metadata says that a broker is to be found by other brokers.

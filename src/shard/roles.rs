@@ -103,9 +103,8 @@ impl Shard {
         if partition.is_gone() || partition.log.is_offline() {
             return;
         }
-        let led = partition.is_leader();
         let (epoch, others) = (term.epoch, term.replicas.len() > 1);
-        partition.lead(term, registered(image));
+        let is_new = partition.lead(term, registered(image));
         partition.advance();
         if others {
             let bounds = partition.bounds();
@@ -114,7 +113,7 @@ impl Shard {
                 high_watermark = bounds.high_watermark.0, log_end = bounds.log_end.0, "leads"
             );
         }
-        if led {
+        if !is_new {
             return;
         }
         match &*partition.topic {
@@ -127,8 +126,8 @@ impl Shard {
     /// What is coordinated in a partition is coordinated by somebody else, or by nobody.
     pub(super) fn stop_coordinating(&self, partition: &Partition) {
         match &*partition.topic {
-            OFFSETS_TOPIC => self.groups.release(partition.id.index),
-            TRANSACTIONS_TOPIC => self.transactions.release(partition.id.index),
+            OFFSETS_TOPIC => self.groups.release(partition.id),
+            TRANSACTIONS_TOPIC => self.transactions.release(partition.id),
             _ => {}
         }
     }

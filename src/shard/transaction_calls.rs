@@ -7,7 +7,8 @@ use super::transactions::TransactionCoordinator;
 use crate::cluster::TRANSACTIONS_TOPIC;
 use crate::coordinator::partition_for;
 use crate::coordinator::transactions::{
-    Answer, ListFilter, Listed, Partitions, Producer, Transaction, TransactionVersion,
+    Answer, ListFilter, Listed, Partitions, Producer, Transaction, TransactionCoordinatorShard,
+    TransactionVersion,
 };
 use crate::rt;
 use crate::types::PartitionId;
@@ -23,6 +24,9 @@ use std::time::Duration;
 /// The first pause before a transaction that is being completed is asked about again; each further
 /// one is twice as long. On one broker it is completed within less than that.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The error of each partition of a question.
+type Verdicts = Vec<(Str, i32, ErrorCode)>;
 
 impl Shard {
     /// Asks again while another step of the same transaction is under way, which is soon over: with
@@ -125,35 +129,34 @@ impl Shard {
         .await
     }
 
-    /// Adds partitions to a producer's transaction; the first ones open it.
+    /// Adds partitions to a producer's transaction; the first ones open it. The error of each.
     pub async fn add_partitions_to_transaction(
         self: &Rc<Self>,
         id: Str,
         producer: Producer,
         partitions: Partitions,
         version: TransactionVersion,
-    ) -> ErrorCode {
+    ) -> Result<Verdicts, ErrorCode> {
         let key = id.clone();
-        let answered = self
-            .with_coordinator_of(&key, move |coordinator| {
-                Box::pin(async move {
-                    coordinator
-                        .command(|state, _, token| {
-                            let now_ms = rt::wall_ms();
-                            Ok(state.add_partitions(
-                                &id,
-                                producer,
-                                &partitions,
-                                version,
-                                now_ms,
-                                token,
-                            ))
-                        })
-                        .await
-                })
+        let add = move |coordinator: Rc<TransactionCoordinator>| -> LocalFuture<_> {
+            // What is added is in the metadata by which its marker will be sent.
+            let missing = coordinator.missing(&partitions);
+            if !missing.is_empty() {
+                return Box::pin(std::future::ready(Ok(not_attempted(&partitions, &missing))));
+            }
+            Box::pin(async move {
+                let run = |state: &mut TransactionCoordinatorShard, _, token| {
+                    let now_ms = rt::wall_ms();
+                    Ok(state.add_partitions(&id, producer, &partitions, version, now_ms, token))
+                };
+                let answer = coordinator.command(run).await?;
+                let named = partitions.iter();
+                Ok(named
+                    .map(|(t, index)| (t.clone(), index, answer.error))
+                    .collect())
             })
-            .await;
-        answered.map_or_else(|error| error, |answer| answer.error)
+        };
+        self.with_coordinator_of(&key, add).await
     }
 
     /// Adds partitions to a transaction that this broker coordinates, or only looks whether they
@@ -172,21 +175,22 @@ impl Shard {
         let partitions: Partitions = topics
             .flat_map(|topic| topic.partitions.iter().map(|index| (&topic.name, *index)))
             .collect();
-        if !transaction.verify_only {
-            let error = self
-                .add_partitions_to_transaction(id, producer, partitions, version)
-                .await;
-            return not_added(transaction, error);
-        }
-        let key = id.clone();
-        let verified = self
-            .with_coordinator_of(&key, move |coordinator| {
-                let verdicts =
-                    coordinator.ask(|state| state.verify_partitions(&id, producer, &partitions));
-                Box::pin(std::future::ready(Ok(verdicts)))
-            })
-            .await;
-        match verified {
+        let verdicts = match transaction.verify_only {
+            true => {
+                let key = id.clone();
+                self.with_coordinator_of(&key, move |coordinator| {
+                    let verdicts = coordinator
+                        .ask(|state| state.verify_partitions(&id, producer, &partitions));
+                    Box::pin(std::future::ready(Ok(verdicts)))
+                })
+                .await
+            }
+            false => {
+                self.add_partitions_to_transaction(id, producer, partitions, version)
+                    .await
+            }
+        };
+        match verdicts {
             Ok(verdicts) => {
                 let verdicts: BTreeMap<(Str, i32), ErrorCode> = verdicts
                     .into_iter()
@@ -218,23 +222,43 @@ impl Shard {
     ) -> Result<Vec<Listed>, ErrorCode> {
         let answers = self
             .ask_all(move |shard| {
-                let now_ms = rt::wall_ms();
-                let listed: Result<Vec<_>, ErrorCode> = shard
-                    .transactions
-                    .all()
-                    .into_iter()
-                    .map(|coordinator| coordinator.ask(|state| state.list(&filter, now_ms)))
-                    .collect();
-                Box::pin(std::future::ready(listed))
+                let filter = filter.clone();
+                Box::pin(async move { shard.list_own_transactions(&filter).await })
             })
             .await;
         let mut all = Vec::new();
         for answer in answers {
-            let listed = answer.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))?;
-            all.extend(listed.into_iter().flatten());
+            all.extend(answer.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))?);
         }
         Ok(all)
     }
+
+    async fn list_own_transactions(&self, filter: &ListFilter) -> Result<Vec<Listed>, ErrorCode> {
+        let mut all = Vec::new();
+        for coordinator in self.transactions.all() {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let now_ms = rt::wall_ms();
+                let (listed, next) = coordinator.ask(|state| state.list(filter, at, now_ms))?;
+                all.extend(listed);
+                from = next;
+                rt::yield_now().await;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The errors of an addition of which some partitions do not exist: it is all or nothing.
+fn not_attempted(partitions: &Partitions, missing: &Partitions) -> Verdicts {
+    let error = |topic: &str, index| match missing.contains(topic, index) {
+        true => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        false => ErrorCode::OPERATION_NOT_ATTEMPTED,
+    };
+    let named = partitions.iter();
+    named
+        .map(|(topic, index)| (topic.clone(), index, error(topic, index)))
+        .collect()
 }
 
 /// The answer that gives every partition the same error.

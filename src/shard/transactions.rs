@@ -4,12 +4,12 @@
 //! transactions itself.
 
 use super::Shard;
-use super::coordinator_log::{CoordinatorLog, Stored};
+use super::coordinator_log::{CoordinatorLog, RELOAD_PAUSE, Stored};
 use crate::cluster::{Image, TRANSACTION_VERSION};
 use crate::config::BrokerConfig;
 use crate::coordinator::transactions::{
-    Answer, AppendId, Effect, Effects, NeedsProducerId, TransactionCoordinatorShard,
-    TransactionLimits, TransactionSettings,
+    Answer, AppendId, Effect, Effects, Markers, NeedsProducerId, Partitions,
+    TransactionCoordinatorShard, TransactionLimits, TransactionSettings,
 };
 use crate::coordinator::{CoordinatorRecord, ReplyToken};
 use crate::log::{AppendAs, Origin};
@@ -18,6 +18,7 @@ use crate::replica::mutation::{self, Mutation};
 use crate::replica::partition::Partition;
 use crate::rt;
 use crate::rt::sync::{Event, oneshot};
+use crate::types::PartitionId;
 use crate::wire::ErrorCode;
 use crate::wire::batch_builder::BatchBuilder;
 use std::cell::{Cell, RefCell};
@@ -27,7 +28,8 @@ use std::time::Duration;
 
 /// How long a producer waits for a record of its transaction before it is told to ask again.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a record is appended again whose append failed in a way that passes.
+/// The first pause before a record is appended again whose append failed; each further one is twice
+/// as long, up to 32 of it.
 const APPEND_PAUSE: Duration = Duration::from_millis(100);
 
 /// The transaction coordinators of one shard, by partition of the transaction state topic.
@@ -89,9 +91,13 @@ impl Transactions {
             stop: Event::new(),
         });
         coordinator.on_image(&shard.image());
-        self.by_partition
+        let before = self
+            .by_partition
             .borrow_mut()
             .insert(index, coordinator.clone());
+        if let Some(before) = before {
+            before.stop();
+        }
         let (abort, remove) = (self.abort_interval, self.remove_interval);
         if coordinator.log.is_empty() {
             // Nothing to read: the first client of a new topic is not told to come back.
@@ -105,13 +111,17 @@ impl Transactions {
         });
     }
 
-    /// Gives a partition up: whoever waits is answered NOT_COORDINATOR.
-    pub fn release(&self, partition: i32) {
-        let coordinator = self.by_partition.borrow_mut().remove(&partition);
-        if let Some(coordinator) = coordinator {
-            coordinator.tell(TransactionCoordinatorShard::unload);
-            coordinator.stopped.set(true);
-            coordinator.stop.notify_all();
+    /// Gives a partition up: whoever waits is answered NOT_COORDINATOR. One of the same index of a
+    /// topic that was made anew stays.
+    pub fn release(&self, partition: PartitionId) {
+        let mut by_partition = self.by_partition.borrow_mut();
+        let entry = by_partition.get(&partition.index);
+        if entry.is_some_and(|entry| entry.log.partition.id == partition) {
+            let coordinator = by_partition.remove(&partition.index);
+            drop(by_partition);
+            if let Some(coordinator) = coordinator {
+                coordinator.stop();
+            }
         }
     }
 
@@ -148,6 +158,28 @@ impl TransactionCoordinator {
         }
     }
 
+    /// These partitions of a transaction need no marker any more.
+    pub(super) fn written(self: &Rc<Self>, markers: &Markers, partitions: &Partitions) {
+        if !partitions.is_empty() {
+            self.tell(|state| {
+                let id = &markers.transactional_id;
+                state.markers_written(id, markers.producer, partitions, rt::wall_ms())
+            });
+        }
+    }
+
+    /// Those of the partitions that the metadata of this shard does not have.
+    pub(super) fn missing(&self, partitions: &Partitions) -> Partitions {
+        let image = self.log.shard().map(|shard| shard.image());
+        let is_missing = |name: &str, index: i32| {
+            let topic = image.as_ref().and_then(|image| image.topic_by_name(name));
+            !topic.is_some_and(|topic| topic.has_partition(index))
+        };
+        let all = partitions.iter();
+        all.filter(|(name, index)| is_missing(name, *index))
+            .collect()
+    }
+
     /// The epoch under which it decides: that of its partition's leadership.
     pub(super) fn epoch(&self) -> i32 {
         self.log.partition.leader_epoch().0
@@ -182,7 +214,10 @@ impl TransactionCoordinator {
                         return Err(error);
                     }
                 },
-                (Err(NeedsProducerId), None) => return Err(ErrorCode::NOT_COORDINATOR),
+                (Err(NeedsProducerId), None) => {
+                    self.waiting.borrow_mut().remove(&token);
+                    return Err(ErrorCode::NOT_COORDINATOR);
+                }
             }
         }
         answer.await.map_err(|_| ErrorCode::NOT_COORDINATOR)
@@ -207,31 +242,54 @@ impl TransactionCoordinator {
         self.state.borrow_mut().set_flexible_records(flexible);
     }
 
-    /// Reads the partition back. False if it cannot be coordinated.
+    /// Reads the partition back, again if that fails in a way that passes. False if it cannot be
+    /// coordinated.
     async fn load(self: &Rc<Self>) -> bool {
-        let epoch = self.log.partition.leader_epoch();
-        let loaded = self
-            .log
-            .read_back(|batch| self.state.borrow_mut().replay_batch(batch))
-            .await;
         let index = self.log.partition.id.index;
-        match loaded {
-            Ok((batches, end)) => {
-                // A decision that may still be lost is not acted on: another coordinator would
-                // decide again, and otherwise.
-                let counts = self.log.committed(end, epoch).await.is_ok();
-                if counts && batches > 0 {
-                    tracing::info!(partition = index, batches, "transactions loaded");
+        while !self.stopped.get() {
+            let epoch = self.log.partition.leader_epoch();
+            let loaded = self
+                .log
+                .read_back(|batch| self.state.borrow_mut().replay_batch(batch))
+                .await;
+            match loaded {
+                Ok((batches, end)) => {
+                    // A decision that may still be lost is not acted on: another coordinator would
+                    // decide again, and otherwise.
+                    match self.log.committed(end, epoch).await {
+                        Ok(()) => {
+                            tracing::debug!(partition = index, batches, "transactions loaded");
+                            return true;
+                        }
+                        Err(error) => {
+                            tracing::warn!(
+                                partition = index,
+                                error = error.name(),
+                                "not all of the transactions counts"
+                            );
+                        }
+                    }
                 }
-                counts
+                Err(error) => {
+                    tracing::error!(partition = index, %error, "transactions could not be loaded");
+                    if !error.passes() {
+                        // What cannot be read cannot be coordinated; clients look elsewhere.
+                        self.tell(TransactionCoordinatorShard::unload);
+                        return false;
+                    }
+                }
             }
-            Err(error) => {
-                // What cannot be read cannot be coordinated; clients are told to look elsewhere.
-                tracing::error!(partition = index, %error, "transactions could not be loaded");
-                self.tell(TransactionCoordinatorShard::unload);
-                false
-            }
+            rt::select2(rt::sleep(RELOAD_PAUSE), self.stop.wait()).await;
+            self.state.borrow_mut().start_over();
         }
+        false
+    }
+
+    /// The shard has given the partition up.
+    fn stop(self: &Rc<Self>) {
+        self.tell(TransactionCoordinatorShard::unload);
+        self.stopped.set(true);
+        self.stop.notify_all();
     }
 
     /// Everything is loaded: commands are taken from now on.
@@ -279,10 +337,15 @@ impl TransactionCoordinator {
                     let stored = self.append(&record);
                     rt::spawn(self.clone().report(then, stored));
                 }
-                Effect::AppendLater { record, then } => {
+                Effect::AppendLater {
+                    record,
+                    then,
+                    failures,
+                } => {
                     let this = self.clone();
+                    let pause = APPEND_PAUSE * 2_u32.pow(failures.clamp(1, 6) - 1);
                     rt::spawn(async move {
-                        rt::select2(rt::sleep(APPEND_PAUSE), this.stop.wait()).await;
+                        rt::select2(rt::sleep(pause), this.stop.wait()).await;
                         if !this.stopped.get() {
                             let stored = this.append(&record);
                             this.report(then, stored).await;
@@ -292,7 +355,10 @@ impl TransactionCoordinator {
                 Effect::WriteMarkers(_) if mutation::is_on(Mutation::LeaveDecided) => {}
                 Effect::WriteMarkers(markers) => {
                     if let Some(shard) = self.log.shard() {
-                        rt::spawn(shard.write_all_markers(self.clone(), markers));
+                        let all = markers.partitions.clone();
+                        let coordinator = self.clone();
+                        let markers = Rc::new(markers);
+                        rt::spawn(shard.write_markers_until_done(coordinator, markers, all));
                     }
                 }
             }

@@ -153,7 +153,9 @@ impl Asking {
             ErrorCode::NETWORK_EXCEPTION
             | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
             | ErrorCode::COORDINATOR_NOT_AVAILABLE
-            | ErrorCode::NOT_COORDINATOR => unable(),
+            | ErrorCode::NOT_COORDINATOR
+            // Another partition was asked for in the same breath, and is not known there yet.
+            | ErrorCode::OPERATION_NOT_ATTEMPTED => unable(),
             error => Produced::error(error),
         }
     }

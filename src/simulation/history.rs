@@ -32,6 +32,8 @@ struct Plan {
     rows: Vec<Row>,
     /// So many producers send in transactions.
     transfers: u32,
+    /// In the protocol of before KIP-890.
+    older_transactions: bool,
     troubles: &'static [Trouble],
     strikes: u64,
     /// Partitions move to other brokers all the time.
@@ -45,6 +47,8 @@ struct Plan {
 /// What came of a world.
 struct Outcome {
     counts: Counts,
+    /// Committed and aborted, as their producers were told.
+    transactions: (u64, u64),
     troubles: BTreeMap<Trouble, u64>,
     violations: Vec<String>,
     trace: u64,
@@ -78,6 +82,10 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     cluster.start_all();
     cluster.serve();
     at_once(world, "admin", &load, END_LIMIT, load::make_topics);
+    if plan.older_transactions {
+        let change = transfers::use_older_protocol;
+        at_once(world, "feature-admin", &load, END_LIMIT, change);
+    }
     let mut clients = Vec::new();
     for (id, row) in plan.rows.iter().copied().enumerate() {
         let client = move |load| load::produce(load, id as u32, row);
@@ -149,13 +157,8 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     assert!(ended, "{} clients do not end", load.running.get());
     at_once(world, "auditor", &load, END_LIMIT, load::audit);
     if plan.transfers > 0 {
-        let limit = 2 * END_LIMIT;
+        let limit = 4 * END_LIMIT;
         at_once(world, "transfer-auditor", &load, limit, transfers::audit);
-        println!(
-            "transactions: {} committed, {} aborted",
-            load.transfers.committed.get(),
-            load.transfers.aborted.get()
-        );
     }
     let mut violations = load.ledger.violations();
     violations.extend(load.transfers.violations());
@@ -173,6 +176,7 @@ fn live_in(cluster: Cluster, plan: &Plan) -> Outcome {
     let (compared, waiting_max) = cluster.probes.effort();
     Outcome {
         counts: load.ledger.counts(),
+        transactions: (load.transfers.committed.get(), load.transfers.aborted.get()),
         troubles: nemesis.done,
         violations,
         trace: world.trace_hash(),
@@ -282,6 +286,7 @@ fn one_broker(flushed_offsets: bool, strikes: u64) -> Plan {
         ],
         rows: vec![Row::Idempotent, Row::All, Row::Leader, Row::None],
         transfers: 0,
+        older_transactions: false,
         troubles: nemesis::FOR_ONE,
         strikes,
         shuffles: false,
@@ -323,6 +328,12 @@ fn run(count: u64, plan: impl Fn(u64) -> Plan) {
             "HIGHWATER_SEED={seed}:\n{told}"
         );
         counts = counts.and(&outcome.counts);
+        let (committed, aborted) = outcome.transactions;
+        let enough = u64::from(plan.transfers) * 5;
+        assert!(
+            committed >= enough && aborted >= enough / 5,
+            "HIGHWATER_SEED={seed}: {committed} transactions committed, {aborted} aborted"
+        );
         for (kind, times) in outcome.troubles {
             *troubles.entry(kind).or_default() += times;
         }
@@ -373,6 +384,7 @@ fn several_brokers(brokers: usize, strikes: u64, seed: u64) -> Plan {
             .into(),
         rows: vec![Row::Idempotent, Row::Idempotent, Row::All, Row::None],
         transfers: 0,
+        older_transactions: false,
         troubles: nemesis::FOR_SEVERAL,
         strikes,
         shuffles: brokers > 3,
@@ -421,12 +433,18 @@ fn with_transfers(mut plan: Plan) -> Plan {
 
 #[test]
 fn transactions_of_one_broker_are_all_or_nothing() {
-    run(2, |_| with_transfers(one_broker(true, 8)));
+    run(4, |seed| Plan {
+        older_transactions: seed % 2 == 1,
+        ..with_transfers(one_broker(true, 8))
+    });
 }
 
 #[test]
 fn transactions_of_three_brokers_are_all_or_nothing() {
-    run(2, |seed| with_transfers(several_brokers(3, 6, seed)));
+    run(4, |seed| Plan {
+        older_transactions: seed / 2 % 2 == 1,
+        ..with_transfers(several_brokers(3, 6, seed))
+    });
 }
 
 #[test]
@@ -524,7 +542,11 @@ fn coordinators_fall() -> Plan {
 
 #[test]
 fn a_coordinator_that_acts_on_what_may_be_lost_is_found_out() {
-    finds(Mutation::DecideUnstored, coordinators_fall());
+    let found = finds(Mutation::DecideUnstored, coordinators_fall());
+    assert!(
+        found.contains("records seen") || found.contains("of a transaction that is"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -6,12 +6,13 @@
 
 use super::load::{Load, insist};
 use crate::client::{
-    ClientError, CommittedOffset, Consumer, ConsumerConfig, ConsumerRecord, GroupMetadata,
+    Admin, ClientError, CommittedOffset, Consumer, ConsumerConfig, ConsumerRecord, GroupMetadata,
     Isolation, OffsetReset, OffsetSpec, Producer, ProducerConfig, ProducerRecord, TopicPartition,
 };
 use crate::rt;
 use crate::types::Offset;
 use crate::wire::Str;
+use crate::wire::messages::update_features_request::{FeatureUpdateKey, UpdateFeaturesRequest};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,6 +23,8 @@ pub(super) const PARTITIONS: i32 = 3;
 const GROUP: &str = "tally";
 /// Short, so that what a producer left open is aborted while the world lasts.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(6);
+/// How long a transactional id may not be usable in such a world.
+const USE_LIMIT: Duration = Duration::from_secs(60);
 /// How long the last stable offset may stay behind in a world that is whole.
 const STABLE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -164,10 +167,8 @@ impl Transfers {
     }
 }
 
-/// Sends in transactions until the load ends. One that comes back after a crash takes its
-/// transactional id over.
-pub(super) async fn transfer(load: Rc<Load>, producer: u32) {
-    let config = ProducerConfig {
+fn producer_config(load: &Load, producer: u32) -> ProducerConfig {
+    ProducerConfig {
         client: load.client(&format!("transfer-{producer}")),
         transactional_id: Some(format!("transfer-{producer}")),
         transaction_timeout: TRANSACTION_TIMEOUT,
@@ -176,7 +177,43 @@ pub(super) async fn transfer(load: Rc<Load>, producer: u32) {
         block_max: Duration::from_secs(10),
         delivery_timeout: Duration::from_secs(30),
         ..ProducerConfig::default()
+    }
+}
+
+/// Has the cluster's transactions follow the protocol of before KIP-890, in which a producer's
+/// transactions share an epoch and it names their partitions itself.
+pub(super) async fn use_older_protocol(load: Rc<Load>) -> Result<(), ClientError> {
+    let admin = Admin::connect(load.client("admin")).await?;
+    let update = FeatureUpdateKey {
+        feature: Str::from_static("transaction.version"),
+        max_version_level: 1,
+        // A safe downgrade.
+        upgrade_type: 2,
+        ..FeatureUpdateKey::default()
     };
+    let request = UpdateFeaturesRequest {
+        timeout_ms: 30_000,
+        feature_updates: vec![update],
+        ..UpdateFeaturesRequest::default()
+    };
+    // Refused until every node has said which levels it supports.
+    while admin
+        .cluster()
+        .call_any(&request, Duration::ZERO)
+        .await?
+        .error_code
+        != 0
+    {
+        rt::sleep(Duration::from_millis(200)).await;
+    }
+    admin.close();
+    Ok(())
+}
+
+/// Sends in transactions until the load ends. One that comes back after a crash takes its
+/// transactional id over.
+pub(super) async fn transfer(load: Rc<Load>, producer: u32) {
+    let config = producer_config(&load, producer);
     let ending = || load.ending.get();
     while !load.ending.get() {
         let Some(client) = insist(ending, || Producer::connect(config.clone())).await else {
@@ -332,9 +369,48 @@ async fn ends(consumer: &Consumer) -> Option<BTreeMap<TopicPartition, i64>> {
     (known.len() == PARTITIONS as usize).then_some(known)
 }
 
-/// Waits until no transaction is open any more, reads every partition from its beginning to its
-/// end, and judges.
+/// In a world that is whole every transactional id can be taken over and used: none is left in a
+/// state that it never leaves.
+async fn use_every_id(load: &Load) {
+    for producer in 0..load.transfer_producers {
+        let deadline = rt::now() + USE_LIMIT;
+        let mut last = None;
+        while rt::now() < deadline {
+            match use_id(load, producer).await {
+                Ok(()) => {
+                    last = None;
+                    break;
+                }
+                Err(error) => last = Some(error),
+            }
+            rt::sleep(Duration::from_millis(300)).await;
+        }
+        if let Some(error) = last {
+            let told = format!("producer {producer} cannot use its transactional id: {error}");
+            load.transfers.violated(told);
+        }
+    }
+}
+
+async fn use_id(load: &Load, producer: u32) -> Result<(), ClientError> {
+    let client = Producer::connect(producer_config(load, producer)).await?;
+    client.init_transactions().await?;
+    client.begin_transaction()?;
+    let book = &load.transfers;
+    let id = book.begin(producer);
+    let place = book.sending(id, 0);
+    client.send(record_of(id, place, 0)).await?;
+    book.ends(id, Fate::Committing);
+    client.commit_transaction().await?;
+    book.ends(id, Fate::Committed);
+    client.close(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// Uses every transactional id once more, waits until no transaction is open, reads every partition
+/// from its beginning to its end, and judges.
 pub(super) async fn audit(load: Rc<Load>) -> Result<(), ClientError> {
+    use_every_id(&load).await;
     let committed = reader_config(&load, "transfer-auditor");
     let uncommitted = ConsumerConfig {
         isolation: Isolation::ReadUncommitted,

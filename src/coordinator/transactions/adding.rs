@@ -6,7 +6,7 @@ use super::effects::{Answer, Effects};
 use super::partition_state::{Then, TransactionCoordinatorShard};
 use super::partitions::Partitions;
 use super::state::State;
-use super::transaction::{Producer, TransactionVersion};
+use super::transaction::{Producer, TransactionVersion, is_nobodys};
 use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
@@ -58,7 +58,7 @@ impl TransactionCoordinatorShard {
         if producer.id != now.producer_id {
             return Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
         }
-        if producer.epoch != now.epoch {
+        if producer.epoch != now.epoch || is_nobodys(producer.epoch) {
             return Err(ErrorCode::PRODUCER_FENCED);
         }
         if now.state.is_prepared() {
@@ -89,7 +89,7 @@ impl TransactionCoordinatorShard {
             if producer.id != entry.now.producer_id {
                 return Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
             }
-            if producer.epoch != entry.now.epoch {
+            if producer.epoch != entry.now.epoch || is_nobodys(producer.epoch) {
                 return Err(ErrorCode::PRODUCER_FENCED);
             }
             if entry.now.state.is_prepared() {

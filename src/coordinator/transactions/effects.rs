@@ -55,10 +55,11 @@ pub enum Effect {
         record: CoordinatorRecord,
         then: AppendId,
     },
-    /// The same after a pause: an attempt before has failed in a way that passes.
+    /// The same after a pause: so many attempts before have failed.
     AppendLater {
         record: CoordinatorRecord,
         then: AppendId,
+        failures: u32,
     },
     /// Write the markers until each partition has its own, and report them with
     /// `markers_written`.

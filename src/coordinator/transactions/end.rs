@@ -6,7 +6,9 @@ use super::effects::{Answer, Effects};
 use super::init::NeedsProducerId;
 use super::partition_state::{Then, TransactionCoordinatorShard};
 use super::state::State;
-use super::transaction::{NO_PRODUCER_ID, Producer, Transaction, TransactionVersion, is_exhausted};
+use super::transaction::{
+    NO_PRODUCER_ID, Producer, Transaction, TransactionVersion, is_exhausted, is_nobodys,
+};
 use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
@@ -45,12 +47,17 @@ impl TransactionCoordinatorShard {
             }
         };
         let now = &entry.now;
-        let verdict = match entry.pending {
+        let concurrent = Verdict::Refused(ErrorCode::CONCURRENT_TRANSACTIONS);
+        let verdict = match (entry.pending.is_some(), version.bumps_epochs()) {
             // First of all: what is under way may be a new producer id that the producer has
             // been told already.
-            Some(_) => Verdict::Refused(ErrorCode::CONCURRENT_TRANSACTIONS),
-            None if version.bumps_epochs() => judge_v2(now, producer, commit),
-            None => judge(now, producer, commit),
+            (true, true) => concurrent,
+            (false, true) => judge_v2(now, producer, commit),
+            (is_pending, false) => match (judge_producer(now, producer), is_pending) {
+                (Err(error), _) => Verdict::Refused(error),
+                (Ok(()), true) => concurrent,
+                (Ok(()), false) => judge(now, commit),
+            },
         };
         match verdict {
             Verdict::Refused(error) => out.reply(token, Answer::refused(error)),
@@ -97,14 +104,19 @@ impl TransactionCoordinatorShard {
     }
 }
 
-/// A client whose epoch stays the same over its transactions.
-fn judge(now: &Transaction, producer: Producer, commit: bool) -> Verdict {
+/// Whether it is the producer, for a client whose epoch stays the same over its transactions.
+fn judge_producer(now: &Transaction, producer: Producer) -> Result<(), ErrorCode> {
     if producer.id != now.producer_id {
-        return Verdict::Refused(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
+        Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
+    } else if producer.epoch != now.epoch || is_nobodys(producer.epoch) {
+        Err(ErrorCode::PRODUCER_FENCED)
+    } else {
+        Ok(())
     }
-    if producer.epoch != now.epoch {
-        return Verdict::Refused(ErrorCode::PRODUCER_FENCED);
-    }
+}
+
+/// What such a client may do with its transaction.
+fn judge(now: &Transaction, commit: bool) -> Verdict {
     match (now.state, commit) {
         (State::Ongoing, _) => Verdict::End,
         (State::CompleteCommit, true) | (State::CompleteAbort, false) => Verdict::Done,
@@ -119,8 +131,7 @@ fn judge(now: &Transaction, producer: Producer, commit: bool) -> Verdict {
 /// epoch it was sent with.
 fn judge_v2(now: &Transaction, producer: Producer, commit: bool) -> Verdict {
     let is_now = producer.epoch == now.epoch;
-    // The epoch behind the last one is given to nobody.
-    let was_bumped = now.epoch < i16::MAX && now.epoch - 1 == producer.epoch;
+    let was_bumped = !is_nobodys(now.epoch) && now.epoch - 1 == producer.epoch;
     let was_rotated =
         producer.id == now.previous_producer_id && is_exhausted(producer.epoch) && now.epoch == 0;
     if producer.id != now.producer_id && !was_rotated {
@@ -131,7 +142,7 @@ fn judge_v2(now: &Transaction, producer: Producer, commit: bool) -> Verdict {
         State::PrepareCommit | State::PrepareAbort => was_bumped,
         State::CompleteCommit | State::CompleteAbort => is_now || was_bumped || was_rotated,
     };
-    if !is_valid {
+    if !is_valid || is_nobodys(producer.epoch) {
         return Verdict::Refused(ErrorCode::PRODUCER_FENCED);
     }
     let is_repeated = was_bumped || was_rotated;

@@ -33,17 +33,23 @@ impl TransactionCoordinatorShard {
         (out, next)
     }
 
-    /// The ids of one step of which `is_due` holds and nothing is under way.
+    /// The ids of one step of which `is_due` holds and nothing is under way. One that moves before
+    /// `from` meanwhile, because another was removed, is met by the next look.
     fn step(&self, from: usize, is_due: impl Fn(&Entry) -> bool) -> (Vec<Str>, Option<usize>) {
         if self.refusal().is_some() {
             return (Vec::new(), None);
         }
         let end = from.saturating_add(self.limits.ids_per_step);
         let (from, to) = (from.min(self.ids.len()), end.min(self.ids.len()));
-        let due = self.ids[from..to]
-            .iter()
-            .filter(|(_, entry)| entry.pending.is_none() && is_due(entry))
-            .map(|(id, _)| id.clone());
-        (due.collect(), (to < self.ids.len()).then_some(to))
+        let mut due = Vec::new();
+        for (at, (id, entry)) in self.ids[from..to].iter().enumerate() {
+            if due.len() == self.limits.due_per_step {
+                return (due, Some(from + at));
+            }
+            if entry.pending.is_none() && is_due(entry) {
+                due.push(id.clone());
+            }
+        }
+        (due, (to < self.ids.len()).then_some(to))
     }
 }

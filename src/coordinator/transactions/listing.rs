@@ -1,7 +1,7 @@
 //! ListTransactions and DescribeTransactions of one partition. Part of the partition's state
 //! machine; changes nothing.
 
-use super::partition_state::TransactionCoordinatorShard;
+use super::partition_state::{Phase, TransactionCoordinatorShard};
 use super::state::State;
 use super::transaction::{NO_PRODUCER_EPOCH, Transaction};
 use crate::wire::{ErrorCode, Str};
@@ -18,6 +18,17 @@ pub struct ListFilter {
     pub pattern: Option<Regex>,
 }
 
+impl ListFilter {
+    fn takes(&self, id: &str, now: &Transaction, now_ms: i64) -> bool {
+        let is_long = now_ms.saturating_sub(now.start_ms) > self.duration_ms;
+        now.epoch != NO_PRODUCER_EPOCH
+            && (self.states.is_empty() || self.states.contains(&now.state))
+            && (self.producer_ids.is_empty() || self.producer_ids.contains(&now.producer_id))
+            && (self.duration_ms < 0 || is_long)
+            && self.pattern.as_ref().is_none_or(|p| p.is_match(id))
+    }
+}
+
 /// One line of a ListTransactions answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -27,30 +38,31 @@ pub struct Listed {
 }
 
 impl TransactionCoordinatorShard {
-    pub fn list(&self, filter: &ListFilter, now_ms: i64) -> Result<Vec<Listed>, ErrorCode> {
-        self.refusal().map_or(Ok(()), Err)?;
-        let wanted = |id: &Str, now: &Transaction| {
-            let is_long = now_ms.saturating_sub(now.start_ms) > filter.duration_ms;
-            now.epoch != NO_PRODUCER_EPOCH
-                && (filter.states.is_empty() || filter.states.contains(&now.state))
-                && (filter.producer_ids.is_empty()
-                    || filter.producer_ids.contains(&now.producer_id))
-                && (filter.duration_ms < 0 || is_long)
-                && filter
-                    .pattern
-                    .as_ref()
-                    .is_none_or(|pattern| pattern.is_match(id))
-        };
-        Ok(self
-            .ids
+    /// Those of the ids from the `from`th on that `filter` lets through. With them comes where to go
+    /// on, if that is not the end.
+    pub fn list(
+        &self,
+        filter: &ListFilter,
+        from: usize,
+        now_ms: i64,
+    ) -> Result<(Vec<Listed>, Option<usize>), ErrorCode> {
+        match self.phase {
+            Phase::Loading => return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS),
+            Phase::Active => {}
+            // It coordinates nothing: that keeps nobody from being told of the others.
+            Phase::Unloaded => return Ok((Vec::new(), None)),
+        }
+        let end = from.saturating_add(self.limits.ids_per_step);
+        let (from, to) = (from.min(self.ids.len()), end.min(self.ids.len()));
+        let listed = self.ids[from..to]
             .iter()
-            .filter(|(id, entry)| wanted(id, &entry.now))
+            .filter(|(id, entry)| filter.takes(id, &entry.now, now_ms))
             .map(|(id, entry)| Listed {
                 transactional_id: id.clone(),
                 producer_id: entry.now.producer_id,
                 state: entry.now.state,
-            })
-            .collect())
+            });
+        Ok((listed.collect(), (to < self.ids.len()).then_some(to)))
     }
 
     /// A transactional id as it stands.

@@ -49,9 +49,10 @@ pub struct TransactionLimits {
     /// Transactional ids in one partition: some 300 bytes each. Over it, InitProducerId of a new
     /// id is answered POLICY_VIOLATION.
     pub ids: usize,
-    /// Ids that are looked at, and ended or removed if it is time, before the shard does something
-    /// else: some 50 µs, and a few milliseconds if all of them are due.
+    /// Ids that are looked at, some 50 µs, before the shard does something else.
     pub ids_per_step: usize,
+    /// Of those, ids that are ended or removed because it is time: each is an append.
+    pub due_per_step: usize,
 }
 
 impl Default for TransactionLimits {
@@ -59,6 +60,7 @@ impl Default for TransactionLimits {
         TransactionLimits {
             ids: 200_000,
             ids_per_step: 1_000,
+            due_per_step: 50,
         }
     }
 }
@@ -120,6 +122,7 @@ pub(super) struct InFlight {
     target: Option<Transaction>,
     then: Then,
     waiting: Option<ReplyToken>,
+    failures: u32,
 }
 
 /// See the module's words.
@@ -132,6 +135,9 @@ pub struct TransactionCoordinatorShard {
     flexible_records: bool,
     /// In an order that depends only on what happened, so that walks over it repeat in a replay.
     pub(super) ids: IndexMap<Str, Entry, RandomState>,
+    /// Ids whose transaction is open, and whose transaction is decided and not over.
+    ongoing: usize,
+    completing: usize,
     /// At most one for each id.
     in_flight: AHashMap<AppendId, InFlight>,
     next_append: u64,
@@ -149,6 +155,8 @@ impl TransactionCoordinatorShard {
             phase: Phase::Loading,
             flexible_records: false,
             ids: IndexMap::default(),
+            ongoing: 0,
+            completing: 0,
             in_flight: AHashMap::new(),
             next_append: 0,
         }
@@ -171,10 +179,15 @@ impl TransactionCoordinatorShard {
     /// Transactional ids, those whose transaction is open, and those whose transaction is decided
     /// and not over: figures for metrics.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let states = self.ids.values().map(|entry| entry.now.state);
-        let ongoing = states.clone().filter(|state| *state == State::Ongoing);
-        let completing = states.filter(|state| state.is_prepared());
-        (self.ids.len(), ongoing.count(), completing.count())
+        (self.ids.len(), self.ongoing, self.completing)
+    }
+
+    /// Keeps the counts as an id goes from one state, if it had one, to another, if it stays.
+    fn count(&mut self, before: Option<State>, after: Option<State>) {
+        let ongoing = |state: Option<State>| usize::from(state == Some(State::Ongoing));
+        let completing = |state: Option<State>| usize::from(state.is_some_and(State::is_prepared));
+        self.ongoing = self.ongoing + ongoing(after) - ongoing(before);
+        self.completing = self.completing + completing(after) - completing(before);
     }
 
     // ---- life
@@ -197,21 +210,29 @@ impl TransactionCoordinatorShard {
                     offset: item.offset.0,
                     error,
                 })?;
-            match transaction {
+            let after = transaction.as_ref().map(|now| now.state);
+            let before = match transaction {
                 Some(now) => {
                     let entry = Entry {
                         now,
                         pending: None,
                         fence_failed: false,
                     };
-                    self.ids.insert(id, entry);
+                    self.ids.insert(id, entry)
                 }
-                None => {
-                    self.ids.swap_remove(&id);
-                }
-            }
+                None => self.ids.swap_remove(&id),
+            };
+            self.count(before.map(|entry| entry.now.state), after);
         }
         Ok(())
+    }
+
+    /// Forgets what was replayed: it is about to be read again.
+    pub fn start_over(&mut self) {
+        if self.phase == Phase::Loading {
+            self.ids.clear();
+            (self.ongoing, self.completing) = (0, 0);
+        }
     }
 
     /// All records were replayed, and all of them count: commands are accepted, and the markers of
@@ -242,6 +263,7 @@ impl TransactionCoordinatorShard {
         let mut out = Effects::default();
         self.phase = Phase::Unloaded;
         self.ids.clear();
+        (self.ongoing, self.completing) = (0, 0);
         let mut waiting: Vec<_> = self.in_flight.drain().collect();
         waiting.sort_unstable_by_key(|(id, _)| *id);
         for (_, in_flight) in waiting {
@@ -288,6 +310,7 @@ impl TransactionCoordinatorShard {
                 target,
                 then,
                 waiting,
+                failures: 0,
             },
         );
         out.push(Effect::Append {
@@ -324,11 +347,17 @@ impl TransactionCoordinatorShard {
             target,
             then,
             waiting,
+            ..
         } = step;
         let Some(target) = target else {
-            self.ids.swap_remove(&id);
+            let gone = self.ids.swap_remove(&id);
+            self.count(gone.map(|entry| entry.now.state), None);
             return;
         };
+        let Some(entry) = self.ids.get(&id) else {
+            return;
+        };
+        self.count(Some(entry.now.state), Some(target.state));
         let Some(entry) = self.ids.get_mut(&id) else {
             return;
         };
@@ -365,18 +394,17 @@ impl TransactionCoordinatorShard {
         let Some(entry) = self.ids.get_mut(&step.id) else {
             return;
         };
-        if step.then == Then::Complete && error == ErrorCode::COORDINATOR_NOT_AVAILABLE {
-            // The transaction is over on every partition; only its own record is missing.
+        if step.then == Then::Complete {
+            // The transaction is over on every partition and only its own record is missing, which
+            // nobody asks for again. Where leadership is gone, unloading ends this.
             let record = record::write(&step.id, step.target.as_ref(), self.flexible_records);
             if let Ok(record) = record {
-                let step = InFlight {
-                    waiting: None,
-                    ..step
-                };
-                self.in_flight.insert(append, step);
+                let failures = step.failures + 1;
+                self.in_flight.insert(append, InFlight { failures, ..step });
                 out.push(Effect::AppendLater {
                     record,
                     then: append,
+                    failures,
                 });
                 return;
             }

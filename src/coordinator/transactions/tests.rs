@@ -69,7 +69,7 @@ impl Desk {
                     let before = self.answers.insert(token, answer);
                     assert_eq!(before, None, "a request was answered twice");
                 }
-                Effect::Append { record, then } | Effect::AppendLater { record, then } => {
+                Effect::Append { record, then } | Effect::AppendLater { record, then, .. } => {
                     self.appends.push((then, record));
                 }
                 Effect::WriteMarkers(markers) => self.markers.push(markers),
@@ -239,11 +239,15 @@ fn a_commit_is_told_only_when_it_is_stored_and_written_to_every_partition_it_tou
     assert!(desk.answers.is_empty(), "told before it was stored");
     assert!(desk.markers.is_empty(), "written before it was stored");
     assert_eq!(desk.state(), State::Ongoing);
+    assert_eq!(desk.shard.counts(), (1, 1, 0));
     desk.store();
     assert_eq!(desk.answer(token).error, ErrorCode::NONE);
     assert_eq!(desk.state(), State::PrepareCommit);
+    assert_eq!(desk.shard.counts(), (1, 0, 1));
+    assert_eq!(desk.failover().shard.counts(), (1, 0, 1));
     assert_eq!(desk.write_markers(), [(0, true, vec![0, 1, 2])]);
     assert_eq!(desk.state(), State::CompleteCommit);
+    assert_eq!(desk.shard.counts(), (1, 0, 0));
 }
 
 #[test]
@@ -442,6 +446,16 @@ fn fencing_at_the_last_epoch_leaves_no_epoch_that_overflows() {
     assert_eq!(desk.write_markers(), [(i16::MAX, false, vec![0])]);
     let late = desk.end(producer, false, true).error;
     assert_eq!(late, ErrorCode::PRODUCER_FENCED);
+    // One that takes an epoch which it was never given.
+    let taken = Producer {
+        epoch: i16::MAX,
+        ..producer
+    };
+    for v2 in [false, true] {
+        assert_eq!(desk.add(taken, &[0], v2), ErrorCode::PRODUCER_FENCED);
+        let end = desk.end(taken, false, v2).error;
+        assert_eq!(end, ErrorCode::PRODUCER_FENCED);
+    }
     let next = desk.init();
     assert_ne!(next.id, producer.id);
     assert_eq!(next.epoch, 0);
@@ -532,8 +546,15 @@ fn the_completion_is_stored_again_until_it_is() {
         .shard
         .markers_written(&ID, producer, &markers.partitions, NOW);
     desk.take(effects);
-    desk.lose(ErrorCode::NOT_ENOUGH_REPLICAS);
-    assert_eq!(desk.appends.len(), 1, "asked for again");
+    // Whatever the reason is: nobody else would ever ask for it.
+    for error in [
+        ErrorCode::NOT_ENOUGH_REPLICAS,
+        ErrorCode::KAFKA_STORAGE_ERROR,
+        ErrorCode::NOT_LEADER_OR_FOLLOWER,
+    ] {
+        desk.lose(error);
+        assert_eq!(desk.appends.len(), 1, "asked for again");
+    }
     desk.store();
     assert_eq!(desk.state(), State::CompleteCommit);
 }
@@ -600,6 +621,7 @@ fn unused_ids_expire_and_open_transactions_never_do() {
 fn a_look_at_many_ids_goes_in_steps_and_leaves_none_out() {
     let limits = TransactionLimits {
         ids_per_step: 4,
+        due_per_step: 3,
         ..Default::default()
     };
     let mut desk = Desk::new();
@@ -618,7 +640,7 @@ fn a_look_at_many_ids_goes_in_steps_and_leaves_none_out() {
         desk.take(effects);
         (from, steps) = (next, steps + 1);
     }
-    assert_eq!((steps, desk.appends.len()), (3, 10));
+    assert_eq!((steps, desk.appends.len()), (4, 10));
     desk.store();
     assert_eq!(desk.shard.counts(), (0, 0, 0));
 }
@@ -667,7 +689,7 @@ fn lists_are_filtered_by_state_producer_duration_and_pattern() {
     let producer = desk.init();
     desk.add(producer, &[0], false);
     let ids = |filter: ListFilter, now_ms: i64| -> usize {
-        desk.shard.list(&filter, now_ms).unwrap().len()
+        desk.shard.list(&filter, 0, now_ms).unwrap().0.len()
     };
     let all = ListFilter {
         duration_ms: -1,

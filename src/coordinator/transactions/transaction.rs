@@ -223,6 +223,12 @@ impl Transaction {
     }
 }
 
+/// Whether a producer names the epoch behind the last one, which is for fencing it and is given to
+/// nobody.
+pub fn is_nobodys(epoch: i16) -> bool {
+    epoch > LAST_EPOCH
+}
+
 /// Whether a client's epoch is the last one.
 pub fn is_exhausted(epoch: i16) -> bool {
     epoch >= LAST_EPOCH
