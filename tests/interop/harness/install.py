@@ -47,7 +47,9 @@ class Kit:
         config = paths.SUITE / "java" / "log4j2.xml"
         classpath = f"{self.java_home}/programs.jar:{self.java_home}/libs/*"
         archive = [f"-XX:SharedArchiveFile={self.java_archive}"] if self.java_archive.exists() else []
-        return ["java", *JAVA_OPTIONS, *archive, f"-Dlog4j2.configurationFile={config}", f"-Dinterop.level={level}", "-cp", classpath, main, *args]
+        # What the machine itself has to say is not a program's output: an archive that does not fit, for one.
+        quiet = ["-Xlog:disable", "-Xlog:all=warning:stderr"]
+        return ["java", *JAVA_OPTIONS, *quiet, *archive, f"-Dlog4j2.configurationFile={config}", f"-Dinterop.level={level}", "-cp", classpath, main, *args]
 
     def client(self, name, *args):
         """A client program that reads and writes records as JSON lines."""
