@@ -440,6 +440,15 @@ fn transactions_of_one_broker_are_all_or_nothing() {
 }
 
 #[test]
+fn transactions_of_a_broker_whose_disk_fills_up_are_all_or_nothing() {
+    run(2, |seed| Plan {
+        older_transactions: seed % 2 == 1,
+        troubles: nemesis::FOR_COORDINATORS,
+        ..with_transfers(one_broker(true, 10))
+    });
+}
+
+#[test]
 fn transactions_of_three_brokers_are_all_or_nothing() {
     run(4, |seed| Plan {
         older_transactions: seed / 2 % 2 == 1,

@@ -27,6 +27,8 @@ pub(super) enum Trouble {
     ResetConnections,
     SlowDisk,
     FailingDisk,
+    /// There is hardly any space left, until somebody makes some.
+    FullDisk,
     Clock,
     SlowNetwork,
     /// A client's process dies, or its host, and the same client comes again.
@@ -69,6 +71,21 @@ pub(super) const FOR_SEVERAL: &[Trouble] = &[
     Trouble::ClientCrash,
 ];
 
+/// What coordinators of one broker go through: a log's tail that is cut because it does not fit, too.
+pub(super) const FOR_COORDINATORS: &[Trouble] = &[
+    Trouble::Kill,
+    Trouble::PowerLoss,
+    Trouble::Restart,
+    Trouble::CutClient,
+    Trouble::ResetConnections,
+    Trouble::SlowDisk,
+    Trouble::FullDisk,
+    Trouble::FullDisk,
+    Trouble::ClientCrash,
+];
+
+/// What is left on a disk that is nearly full.
+const SPACE_LEFT_MAX: u64 = 64 << 10;
 /// How much faster a clock runs after each trouble with it, and how wrong it tells the time.
 const DRIFT_STEP_PPM: u64 = 3000;
 const SKEW_MS_MAX: u64 = 10_000;
@@ -192,6 +209,10 @@ impl Nemesis<'_> {
                 // What a failed sync should have covered may be lost with the power only, and the
                 // next power loss counts by itself. An unsynced row may lose the rest already.
                 self.ledger.loss();
+            }
+            Trouble::FullDisk => {
+                let disk = broker.host.disk();
+                disk.set_capacity(Some(disk.used() + self.below(SPACE_LEFT_MAX)));
             }
             Trouble::Clock => {
                 let more = self.below(DRIFT_STEP_PPM) as i64;
