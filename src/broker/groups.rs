@@ -10,7 +10,7 @@ use crate::coordinator::{
 };
 use crate::observe::hop::{self, Hop, What};
 use crate::shard::Shard;
-use crate::shard::groups::Caller;
+use crate::shard::groups::{Caller, Coordinator};
 use crate::shard::mesh::LocalFuture;
 use crate::types::{PartitionId, Uuid};
 use crate::wire::messages::delete_groups_request::DeleteGroupsRequest;
@@ -36,6 +36,7 @@ use crate::wire::messages::sync_group_response::SyncGroupResponse;
 use crate::wire::{ErrorCode, Str};
 use ahash::AHashSet;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -71,34 +72,41 @@ pub(super) fn partition_of(shard: &Shard, group: &str) -> Result<PartitionId, Er
     shard.coordinator_partition(OFFSETS_TOPIC, group)
 }
 
+/// Runs `job` with the coordinator of `group`, on the shard that owns it, and waits for its answer.
+pub(super) async fn with_coordinator<F>(
+    context: &Rc<Context>,
+    group: &Str,
+    job: impl FnOnce(Rc<Shard>, Rc<Coordinator>) -> F + Send + 'static,
+) -> Result<Response, ErrorCode>
+where
+    F: Future<Output = Result<Response, ErrorCode>> + 'static,
+{
+    let shard = &context.shard;
+    let partition = partition_of(shard, group)?;
+    context.parked();
+    let job = move |shard: Rc<Shard>| -> LocalFuture<Result<Response, ErrorCode>> {
+        match shard.groups.coordinator(partition.index) {
+            Some(coordinator) => Box::pin(job(shard, coordinator)),
+            None => Box::pin(std::future::ready(Err(ErrorCode::NOT_COORDINATOR))),
+        }
+    };
+    let answered = shard.clone().on(shard.owner(partition), job).await;
+    answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
+}
+
 /// Runs a command on the coordinator of `group` and waits for its answer.
 async fn command(
     context: &Rc<Context>,
     group: &Str,
     run: impl FnOnce(&mut GroupCoordinatorShard, &Call<'_>, ReplyToken) -> Effects + Send + 'static,
 ) -> Result<Response, ErrorCode> {
-    let shard = &context.shard;
-    let partition = partition_of(shard, group)?;
     let caller = caller(context);
-    context.parked();
-    let answered = shard
-        .clone()
-        .on(
-            shard.owner(partition),
-            move |shard| -> LocalFuture<Result<Response, ErrorCode>> {
-                Box::pin(async move {
-                    let coordinator = shard
-                        .groups
-                        .coordinator(partition.index)
-                        .ok_or(ErrorCode::NOT_COORDINATOR)?;
-                    coordinator
-                        .command(|state, token| run(state, &caller.call(), token))
-                        .await
-                })
-            },
-        )
-        .await;
-    answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
+    with_coordinator(context, group, move |_, coordinator| async move {
+        coordinator
+            .command(|state, token| run(state, &caller.call(), token))
+            .await
+    })
+    .await
 }
 
 /// Asks the coordinator of a partition something that it answers at once.

@@ -2,11 +2,10 @@
 //! group's coordinator writes them once the transaction's coordinator has confirmed it (from v5 on:
 //! has added the offsets partition to it). Decides nothing about groups.
 
-use super::groups::{Topics, caller, partition_of};
+use super::groups::{Topics, caller, with_coordinator};
 use super::request::Context;
 use crate::coordinator::{Response, append_error_to_response_error, refusal, writes_offsets};
 use crate::log::VerificationGuard;
-use crate::shard::mesh::LocalFuture;
 use crate::shard::verification::{Asking, Transaction};
 use crate::wire::ErrorCode;
 use crate::wire::messages::txn_offset_commit_request::TxnOffsetCommitRequest;
@@ -20,7 +19,6 @@ pub async fn handle(
     context: Rc<Context>,
     request: TxnOffsetCommitRequest,
 ) -> TxnOffsetCommitResponse {
-    context.parked();
     let asked = request.clone();
     let answered = commit(&context, request).await;
     let mut response = match answered {
@@ -39,10 +37,8 @@ async fn commit(
     context: &Rc<Context>,
     request: TxnOffsetCommitRequest,
 ) -> Result<Response, ErrorCode> {
-    let shard = &context.shard;
-    let partition = partition_of(shard, &request.group_id)?;
     let caller = caller(context);
-    let topics = Topics(shard.image());
+    let topics = Topics(context.shard.image());
     // What is refused as a whole is answered without asking anybody.
     let is_verified = writes_offsets(&request, &topics, context.version);
     let transaction = Transaction {
@@ -51,33 +47,22 @@ async fn commit(
         producer_epoch: request.producer_epoch,
         asking: Asking::of_txn_offset_commit(context.version),
     };
-    let answered = shard
-        .clone()
-        .on(
-            shard.owner(partition),
-            move |shard| -> LocalFuture<Result<Response, ErrorCode>> {
-                Box::pin(async move {
-                    let coordinator = shard
-                        .groups
-                        .coordinator(partition.index)
-                        .ok_or(ErrorCode::NOT_COORDINATOR)?;
-                    let guard = match is_verified {
-                        true => shard
-                            .verify_commit(&transaction, coordinator.partition())
-                            .await
-                            .map_err(append_error_to_response_error)?,
-                        false => VerificationGuard::NONE,
-                    };
-                    coordinator
-                        .command(|state, token| {
-                            state.txn_offset_commit(&caller.call(), request, guard, &topics, token)
-                        })
-                        .await
-                })
-            },
-        )
-        .await;
-    answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
+    let group = request.group_id.clone();
+    with_coordinator(context, &group, move |shard, coordinator| async move {
+        let guard = match is_verified {
+            true => shard
+                .verify_commit(&transaction, coordinator.partition())
+                .await
+                .map_err(append_error_to_response_error)?,
+            false => VerificationGuard::NONE,
+        };
+        coordinator
+            .command(|state, token| {
+                state.txn_offset_commit(&caller.call(), request, guard, &topics, token)
+            })
+            .await
+    })
+    .await
 }
 
 fn hide_loading(response: &mut TxnOffsetCommitResponse) {

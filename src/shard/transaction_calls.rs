@@ -5,11 +5,11 @@ use super::Shard;
 use super::mesh::LocalFuture;
 use super::transactions::TransactionCoordinator;
 use crate::cluster::TRANSACTIONS_TOPIC;
-use crate::coordinator::partition_for;
 use crate::coordinator::transactions::{
-    Answer, ListFilter, Listed, Partitions, Producer, Transaction, TransactionCoordinatorShard,
-    TransactionVersion,
+    Answer, Effects, ListFilter, Listed, NeedsProducerId, Partitions, Producer, Transaction,
+    TransactionCoordinatorShard, TransactionVersion,
 };
+use crate::coordinator::{ReplyToken, partition_for};
 use crate::rt;
 use crate::types::PartitionId;
 use crate::wire::messages::add_partitions_to_txn_request::AddPartitionsToTxnTransaction;
@@ -86,6 +86,30 @@ impl Shard {
         answered.unwrap_or(Err(ErrorCode::NOT_COORDINATOR))
     }
 
+    /// Gives a command to the coordinator of a transactional id, with a producer id if it asks for
+    /// one, and waits for its answer.
+    async fn command_coordinator_of(
+        self: &Rc<Self>,
+        id: Str,
+        mut run: impl FnMut(
+            &mut TransactionCoordinatorShard,
+            &Str,
+            Option<i64>,
+            ReplyToken,
+        ) -> Result<Effects, NeedsProducerId>
+        + Send
+        + 'static,
+    ) -> Result<Answer, ErrorCode> {
+        let key = id.clone();
+        self.with_coordinator_of(&key, move |coordinator| {
+            Box::pin(async move {
+                let run = |state: &mut _, fresh, token| run(state, &id, fresh, token);
+                coordinator.command(run).await
+            })
+        })
+        .await
+    }
+
     /// Gives a producer its id and epoch under a transactional id.
     pub async fn init_transactional_producer(
         self: &Rc<Self>,
@@ -93,16 +117,8 @@ impl Shard {
         timeout_ms: i32,
         expected: Option<Producer>,
     ) -> Result<Answer, ErrorCode> {
-        let key = id.clone();
-        self.with_coordinator_of(&key, move |coordinator| {
-            Box::pin(async move {
-                coordinator
-                    .command(|state, fresh, token| {
-                        let now_ms = rt::wall_ms();
-                        state.init_producer_id(&id, timeout_ms, expected, fresh, now_ms, token)
-                    })
-                    .await
-            })
+        self.command_coordinator_of(id, move |state, id, fresh, token| {
+            state.init_producer_id(id, timeout_ms, expected, fresh, rt::wall_ms(), token)
         })
         .await
     }
@@ -115,16 +131,8 @@ impl Shard {
         commit: bool,
         version: TransactionVersion,
     ) -> Result<Answer, ErrorCode> {
-        let key = id.clone();
-        self.with_coordinator_of(&key, move |coordinator| {
-            Box::pin(async move {
-                coordinator
-                    .command(|state, fresh, token| {
-                        let now_ms = rt::wall_ms();
-                        state.end(&id, producer, commit, version, fresh, now_ms, token)
-                    })
-                    .await
-            })
+        self.command_coordinator_of(id, move |state, id, fresh, token| {
+            state.end(id, producer, commit, version, fresh, rt::wall_ms(), token)
         })
         .await
     }

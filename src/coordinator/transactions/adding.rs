@@ -6,7 +6,7 @@ use super::effects::{Answer, Effects};
 use super::partition_state::{Then, TransactionCoordinatorShard};
 use super::partitions::Partitions;
 use super::state::State;
-use super::transaction::{Producer, TransactionVersion, is_nobodys};
+use super::transaction::{Producer, TransactionVersion};
 use crate::coordinator::ReplyToken;
 use crate::wire::{ErrorCode, Str};
 
@@ -55,12 +55,7 @@ impl TransactionCoordinatorShard {
         if entry.pending.is_some() {
             return Err(ErrorCode::CONCURRENT_TRANSACTIONS);
         }
-        if producer.id != now.producer_id {
-            return Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
-        }
-        if producer.epoch != now.epoch || is_nobodys(producer.epoch) {
-            return Err(ErrorCode::PRODUCER_FENCED);
-        }
+        now.check_producer(producer)?;
         if now.state.is_prepared() {
             return Err(ErrorCode::CONCURRENT_TRANSACTIONS);
         }
@@ -86,12 +81,7 @@ impl TransactionCoordinatorShard {
                 .ids
                 .get(id)
                 .ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
-            if producer.id != entry.now.producer_id {
-                return Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
-            }
-            if producer.epoch != entry.now.epoch || is_nobodys(producer.epoch) {
-                return Err(ErrorCode::PRODUCER_FENCED);
-            }
+            entry.now.check_producer(producer)?;
             if entry.now.state.is_prepared() {
                 return Err(ErrorCode::CONCURRENT_TRANSACTIONS);
             }

@@ -53,7 +53,7 @@ impl TransactionCoordinatorShard {
             // been told already.
             (true, true) => concurrent,
             (false, true) => judge_v2(now, producer, commit),
-            (is_pending, false) => match (judge_producer(now, producer), is_pending) {
+            (is_pending, false) => match (now.check_producer(producer), is_pending) {
                 (Err(error), _) => Verdict::Refused(error),
                 (Ok(()), true) => concurrent,
                 (Ok(()), false) => judge(now, commit),
@@ -104,18 +104,7 @@ impl TransactionCoordinatorShard {
     }
 }
 
-/// Whether it is the producer, for a client whose epoch stays the same over its transactions.
-fn judge_producer(now: &Transaction, producer: Producer) -> Result<(), ErrorCode> {
-    if producer.id != now.producer_id {
-        Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
-    } else if producer.epoch != now.epoch || is_nobodys(producer.epoch) {
-        Err(ErrorCode::PRODUCER_FENCED)
-    } else {
-        Ok(())
-    }
-}
-
-/// What such a client may do with its transaction.
+/// What a client whose epoch stays the same over its transactions may do with this one.
 fn judge(now: &Transaction, commit: bool) -> Verdict {
     match (now.state, commit) {
         (State::Ongoing, _) => Verdict::End,

@@ -6,6 +6,7 @@
 
 use super::partitions::Partitions;
 use super::state::State;
+use crate::wire::ErrorCode;
 
 /// No producer id: the producer's first, or none before this one.
 pub const NO_PRODUCER_ID: i64 = -1;
@@ -80,6 +81,17 @@ impl Transaction {
             start_ms: -1,
             last_update_ms: now_ms,
             client_version: TransactionVersion::V0,
+        }
+    }
+
+    /// Whether `producer` is the one that has the transactional id now.
+    pub fn check_producer(&self, producer: Producer) -> Result<(), ErrorCode> {
+        if producer.id != self.producer_id {
+            Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
+        } else if producer.epoch != self.epoch || is_nobodys(producer.epoch) {
+            Err(ErrorCode::PRODUCER_FENCED)
+        } else {
+            Ok(())
         }
     }
 
