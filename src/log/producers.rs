@@ -262,8 +262,7 @@ impl Producers {
             return None;
         }
         if facts.transactional {
-            // Ended, or open from here on: either way there is nothing left to verify.
-            self.verifications.remove(&facts.producer_id);
+            self.settle_verification(facts);
         }
         if !self.producers.contains_key(&facts.producer_id) {
             self.make_room();
@@ -290,6 +289,20 @@ impl Producers {
                 })
             }
             BatchContent::OtherControl => None,
+        }
+    }
+
+    /// A transaction has opened here or ended: what was verified before proves nothing any more.
+    /// But a marker that comes a second time is of the transaction before the one that is verified
+    /// now, if each has an epoch of its own; that one it does not touch.
+    fn settle_verification(&mut self, facts: &BatchFacts) {
+        let is_later = |current: &Verification| {
+            let is_marker = matches!(facts.content, BatchContent::Marker(_));
+            is_marker && current.epoch_bump && current.epoch >= facts.producer_epoch
+        };
+        let current = self.verifications.get(&facts.producer_id);
+        if current.is_some_and(|current| !is_later(current)) {
+            self.verifications.remove(&facts.producer_id);
         }
     }
 

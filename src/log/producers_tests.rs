@@ -679,3 +679,27 @@ fn made_up_producers_do_not_keep_a_transaction_from_being_verified() {
     assert_eq!(check(39), Ok(Verdict::New));
     assert_eq!(check(0), Err(ProducerError::NotVerified { producer_id: 0 }));
 }
+
+#[test]
+fn a_marker_that_comes_twice_does_not_spoil_the_verification_of_the_next_transaction() {
+    for (epoch_bump, spoils) in [(true, false), (false, true)] {
+        let mut producers = Producers::with_limits(ProducerLimits::default());
+        let next = 1;
+        // The end of the transaction before, under the epoch of the next one.
+        producers.apply(&marker(7, next, 0, true, 0));
+        let guard = producers
+            .start_verification(7, next, 0, epoch_bump, 1000)
+            .unwrap();
+        producers.apply(&marker(7, next, 1, true, 0));
+        let verdict = producers.check(&txn(7, next, 0, 2), Origin::Client, guard, 0);
+        assert_eq!(verdict.is_err(), spoils, "{verdict:?}");
+        // The end of the transaction itself, before its first batch: nothing may come after it.
+        let guard = producers
+            .start_verification(7, next, 0, epoch_bump, 1000)
+            .unwrap();
+        let end = next + i16::from(epoch_bump);
+        producers.apply(&marker(7, end, 3, false, 0));
+        let late = producers.check(&txn(7, next, 0, 4), Origin::Client, guard, 0);
+        assert!(late.is_err(), "{late:?}");
+    }
+}

@@ -2,6 +2,11 @@
 //! leader, sends the markers of many transactions in one WriteTxnMarkers, and goes on until every
 //! partition has its marker. Runs on the shard of the transaction's coordinator; where this broker
 //! leads, it writes without a connection.
+//!
+//! A marker whose answer did not come is sent again, so that one may be written twice. With
+//! `transaction.version` 2 that does no harm, for each transaction has an epoch of its own. Before it
+//! a marker that was held up somewhere for longer than `request.timeout.ms` can end the producer's
+//! next transaction on that partition, as in Kafka (KIP-890 has the story).
 
 use super::Shard;
 use super::mesh::LocalFuture;
