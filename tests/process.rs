@@ -4,6 +4,7 @@
 
 mod support;
 
+use highwater::wire::Message;
 use highwater::wire::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
 use highwater::wire::messages::fetch_response::FetchResponse;
 use highwater::wire::messages::metadata_request::{MetadataRequest, MetadataRequestTopic};
@@ -44,6 +45,37 @@ fn metadata(raw: &mut Raw, topic: &str) -> MetadataResponse {
         },
         12,
     )
+}
+
+#[test]
+fn whoever_connects_to_a_broker_that_has_just_started_is_told_of_it() {
+    let port = support::fixed_port();
+    let mut broker = Broker::start(&[&format!("listeners=PLAINTEXT://127.0.0.1:{port}")]);
+    for start in 0..8 {
+        broker.kill();
+        let early = std::thread::spawn(move || {
+            // Connected before the broker serves: this is the first request that it answers. The
+            // listener of the one before may be there for a moment.
+            let address = ([127, 0, 0, 1], port).into();
+            loop {
+                let connected = Raw::try_connect(address);
+                let answered = connected.and_then(|mut raw| {
+                    raw.try_send(&MetadataRequest::default(), 12)?;
+                    raw.read_frame()
+                });
+                match answered {
+                    Ok(frame) => break frame,
+                    Err(_) => std::thread::yield_now(),
+                }
+            }
+        });
+        broker.restart();
+        // Behind the correlation id and the tags of the header.
+        let body = early.join().unwrap().slice(5..);
+        let told = MetadataResponse::from_bytes(body, 12).unwrap();
+        // A client that hears of no broker gives up those that it knew.
+        assert_eq!(told.brokers.len(), 1, "start {start}");
+    }
 }
 
 #[test]

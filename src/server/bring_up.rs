@@ -219,6 +219,8 @@ async fn be_a_broker(
         return Err(why);
     }
     control.unfenced().await;
+    // Whoever connects is told of this broker: a client that hears of none forgets those it knew.
+    control.sees_itself_unfenced().await;
     control.applied().await;
     control.start_checkpoints();
     control

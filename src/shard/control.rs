@@ -133,6 +133,16 @@ impl Control {
         }
     }
 
+    /// Waits until the metadata here says that this broker serves. The controller's word for it comes
+    /// by another way and may be earlier.
+    pub async fn sees_itself_unfenced(&self) {
+        let node = self.node.node;
+        let is_unfenced = |image: &Image| image.broker(node).is_some_and(|broker| !broker.fenced);
+        while !is_unfenced(&self.image.borrow()) {
+            self.image_moved.wait().await;
+        }
+    }
+
     /// Takes images to the shards from now on, beginning with the one there is.
     pub fn feed_shards(self: &Rc<Self>) {
         let mut feeds = Vec::with_capacity(self.shards);

@@ -14,15 +14,20 @@ pub struct Raw {
 
 impl Raw {
     pub fn connect(address: SocketAddr) -> Raw {
-        let stream = TcpStream::connect(address).expect("the broker listens");
+        Raw::try_connect(address).expect("the broker listens")
+    }
+
+    /// The same where the broker may not listen yet.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Raw> {
+        let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        Raw {
+        Ok(Raw {
             stream,
             correlation: 0,
-        }
+        })
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {

@@ -91,12 +91,6 @@ def cluster(ctx):
     same((f"{row[1]}:{row[2]}", row[4], row[5]), (ctx.bootstrap, "unfenced", "broker"), "endpoint")
 
 
-@check("transactions-list")
-def transactions(ctx):
-    lines = [line for line in ctx.tool("transactions", "list").lines() if line.strip()]
-    same([line.split() for line in lines], [["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]], "no transactions")
-
-
 @check("producer-and-consumer-perf-test", seconds=120)
 def perf_tests(ctx):
     topic = ctx.topic()

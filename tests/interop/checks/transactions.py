@@ -447,13 +447,18 @@ def decided(ctx):
     topic = ctx.topic(partitions=40)
     producer = ctx.transactional("java", ctx.name)
     committed, left = [], []
-    for number in range(6):
+    for number in range(40):
         records = batch(str(number), count=1, partitions=40)
         committed += records
-        producer.transaction(topic, records)
+        producer.step("begin")
+        producer.send(topic, records)
+        producer.ask("commit")
+        # The moment between the decision and its end is short: it is looked for a little later each time.
+        time.sleep(number % 10 * 0.0005)
         broker.kill()
         left.append(transitions(ctx, broker)[-1][2]["transactionStatus"])
         broker.start()
+        producer.answer("commit")
         until("the commit is complete", lambda: described(ctx, ctx.name)["TransactionState"] == "CompleteCommit", 30)
         if len(left) >= 2 and "PrepareCommit" in left:
             break

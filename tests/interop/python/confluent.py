@@ -96,6 +96,9 @@ class Transactional:
     def __init__(self, bootstrap, identity, timeout_ms, topic=None, group=None):
         self.producer = Producer({
             "bootstrap.servers": bootstrap, "transactional.id": identity, "transaction.timeout.ms": int(timeout_ms), "linger.ms": 20,
+            # With its only broker gone librdkafka 2.16 starts over from the bootstrap servers, and the group's coordinator that it
+            # remembers is then one that it never connects to again.
+            "metadata.recovery.strategy": "none",
             # A record may not live longer than the transaction that it is in.
             "message.timeout.ms": min(int(timeout_ms), 60000),
         })
