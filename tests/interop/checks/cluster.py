@@ -156,8 +156,10 @@ def coordinator(ctx):
     cluster.node(coordinator_id).kill()
     ctx.broker = cluster.node(coordinator_id % 3 + 1)
     out = ctx.tool("consumer-groups", "--describe", "--group", "g", seconds=90).out
-    lags = [line.split()[5] for line in out.splitlines() if line.startswith("g ")]
-    same(lags, ["0"] * 3, "lags that the next coordinator knows")
+    rows = [line.split() for line in out.splitlines() if line.startswith("g ")]
+    # A partition without records may have had no position yet when the consumer had all of them and went.
+    same(sum(int(row[3]) for row in rows), 50, "offsets that the next coordinator knows")
+    same({row[5] for row in rows}, {"0"}, "their lags")
 
 
 def mixed(ctx, kinds, controllers):
