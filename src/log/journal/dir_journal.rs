@@ -104,6 +104,14 @@ impl DirJournal {
     async fn make(&self) {
         let made = JournalFile::create(&self.log_dir, self.turn, self.bytes).await;
         let dir = self.log_dir.display();
+        if !matches!(*self.state.borrow(), State::Making) {
+            // The directory was closed meanwhile. What cannot be removed tells nothing, and the next
+            // start removes it.
+            if let Ok(file) = made {
+                let _ = file.remove().await;
+            }
+            return;
+        }
         *self.state.borrow_mut() = match made {
             Ok(file) => {
                 tracing::info!(%dir, bytes = file.size(), "journal made");

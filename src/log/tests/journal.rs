@@ -9,6 +9,7 @@ use super::lives::{Faults, LIVES, Lives, Sent};
 use super::*;
 use crate::log::journal::Journals;
 use crate::rt::sim::World;
+use crate::types::PartitionId;
 
 const LOG_DIR: &str = "/data";
 const LOGS: usize = 6;
@@ -48,10 +49,17 @@ struct Shelf {
 }
 
 impl Book {
+    fn id(&self) -> PartitionId {
+        PartitionId {
+            topic: Uuid::from_halves(7, 7),
+            index: self.partition,
+        }
+    }
+
     fn open(&self, clean: bool) -> LogOpen {
         LogOpen {
             partition: self.partition,
-            topic_id: Uuid::from_halves(7, 7),
+            topic_id: self.id().topic,
             clean_shutdown: clean,
             recovery_point: Offset(self.recovery_point.get()),
             ..open_of(Path::new(LOG_DIR), self.config.clone())
@@ -251,7 +259,10 @@ impl Shelf {
         });
         let journals = std::sync::Arc::new(Journals::read(Path::new(LOG_DIR)).await.ok()?);
         let clean = self.clean.take();
-        assert!(!clean || journals.turn() == 0, "a clean stop leaves none");
+        // A file that could not be made may be there, and come back with the power: it tells nothing.
+        let mut books = self.books.iter();
+        let tells = books.any(|book| journals.mentions(book.id()));
+        assert!(!clean || !tells, "a clean stop leaves nothing to tell");
         shard.found_journals(Path::new(LOG_DIR), journals.clone());
         let mut logs = Vec::new();
         for book in &self.books {
@@ -442,6 +453,12 @@ fn what_the_journal_acknowledged_survives_and_what_was_cut_is_not_raised() {
 fn a_journal_on_a_failing_or_full_disk_hides_nothing() {
     let [frames, ..] = run(true);
     assert!(frames > 0, "the journal was never used");
+}
+
+#[test]
+fn a_journal_file_that_is_there_after_a_clean_stop_tells_nothing() {
+    // The file could not be made, or not in time, and was there again with the next start.
+    lives(1875, true);
 }
 
 #[test]
