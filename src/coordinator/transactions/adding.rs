@@ -43,14 +43,7 @@ impl TransactionCoordinatorShard {
         producer: Producer,
         partitions: &Partitions,
     ) -> Result<bool, ErrorCode> {
-        if id.is_empty() {
-            return Err(ErrorCode::INVALID_REQUEST);
-        }
-        self.refusal().map_or(Ok(()), Err)?;
-        let entry = self
-            .ids
-            .get(id)
-            .ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
+        let entry = self.entry_of(id)?;
         let now = &entry.now;
         if entry.pending.is_some() {
             return Err(ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -73,14 +66,7 @@ impl TransactionCoordinatorShard {
         partitions: &Partitions,
     ) -> Vec<(Str, i32, ErrorCode)> {
         let verdict = || {
-            if id.is_empty() {
-                return Err(ErrorCode::INVALID_REQUEST);
-            }
-            self.refusal().map_or(Ok(()), Err)?;
-            let entry = self
-                .ids
-                .get(id)
-                .ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
+            let entry = self.entry_of(id)?;
             entry.now.check_producer(producer)?;
             if entry.now.state.is_prepared() {
                 return Err(ErrorCode::CONCURRENT_TRANSACTIONS);

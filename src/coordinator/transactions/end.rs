@@ -35,13 +35,9 @@ impl TransactionCoordinatorShard {
         token: ReplyToken,
     ) -> Result<Effects, NeedsProducerId> {
         let mut out = Effects::default();
-        let entry = match (self.refusal(), self.ids.get(id)) {
-            (None, Some(entry)) => entry,
-            (refusal, _) => {
-                let error = match id.is_empty() {
-                    true => ErrorCode::INVALID_REQUEST,
-                    false => refusal.unwrap_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING),
-                };
+        let entry = match self.entry_of(id) {
+            Ok(entry) => entry,
+            Err(error) => {
                 out.reply(token, Answer::refused(error));
                 return Ok(out);
             }

@@ -171,6 +171,16 @@ impl TransactionCoordinatorShard {
         }
     }
 
+    /// A transactional id that a producer's request names.
+    pub(super) fn entry_of(&self, id: &str) -> Result<&Entry, ErrorCode> {
+        if id.is_empty() {
+            return Err(ErrorCode::INVALID_REQUEST);
+        }
+        self.refusal().map_or(Ok(()), Err)?;
+        let entry = self.ids.get(id);
+        entry.ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
+    }
+
     /// Whether records may have tagged fields: every coordinator of the cluster reads them.
     pub fn set_flexible_records(&mut self, flexible: bool) {
         self.flexible_records = flexible;

@@ -150,16 +150,21 @@ impl Transaction {
         let mut next = Transaction {
             previous_producer_id: self.producer_id,
             state: State::Ongoing,
-            start_ms: match self.state {
-                State::Ongoing => self.start_ms,
-                _ => now_ms,
-            },
+            start_ms: self.start_at(now_ms),
             last_update_ms: now_ms,
             client_version: version,
             ..self.clone()
         };
         next.partitions.extend(partitions);
         next
+    }
+
+    /// When the transaction that goes on, or begins, at `now_ms` has begun.
+    fn start_at(&self, now_ms: i64) -> i64 {
+        match self.state {
+            State::Ongoing => self.start_ms,
+            _ => now_ms,
+        }
     }
 
     /// The producer is shut out: nothing of its epoch is taken any more. Its transaction is still
@@ -196,10 +201,7 @@ impl Transaction {
                 false => State::PrepareAbort,
             },
             // With v2 a transaction may be aborted that has touched nothing.
-            start_ms: match self.state {
-                State::Ongoing => self.start_ms,
-                _ => now_ms,
-            },
+            start_ms: self.start_at(now_ms),
             last_update_ms: now_ms,
             client_version: version,
             ..self.clone()
