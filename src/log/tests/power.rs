@@ -99,6 +99,8 @@ impl Known {
         let sent: Vec<(i64, i64, Bytes)> = {
             let mut sent = self.sent.borrow_mut();
             let refused = self.refused.take();
+            // On a full disk another of the same length may have got its place since.
+            let refused = refused.filter(|one| sent.iter().all(|other| other.base != one.base));
             sent.extend(refused.filter(|one| found.contains(&(one.base, one.last))));
             sent.retain(|batch| batch.last < end);
             let copy = |batch: &Sent| (batch.base, batch.last, batch.body.clone());
