@@ -336,6 +336,12 @@ fn a_topic_made_anew_under_an_old_name_does_not_begin_where_the_old_one_began() 
     client.create_topic("orders", 1, &[]);
     assert_eq!(client.list_offset("orders", 0, -2), Ok(0));
     assert_eq!(client.produce("orders", 0, b"new"), Ok(0));
+    // Nor after a kill: what the files say then must not be of the deleted topic either.
+    broker.kill();
+    broker.restart();
+    let mut client = Client::connect(broker.address);
+    assert_eq!(client.list_offset("orders", 0, -2), Ok(0));
+    assert_eq!(client.list_offset("orders", 0, -1), Ok(1));
 }
 
 /// Where a partition lies, and where it is on its way to.

@@ -90,6 +90,26 @@ impl Image {
             && self.next_producer_id == other.next_producer_id
     }
 
+    /// Whether `newer` takes a replica from `node` that it has here: its topic is gone or was made
+    /// anew, or it has moved away.
+    pub fn loses_replica(&self, newer: &Image, node: NodeId) -> bool {
+        if Arc::ptr_eq(&self.topics, &newer.topics) {
+            return false;
+        }
+        self.topics.values().any(|topic| {
+            let now = newer.topics.get(&topic.name);
+            if now.is_some_and(|now| Arc::ptr_eq(now, topic)) {
+                return false;
+            }
+            let now = now.filter(|now| now.id == topic.id);
+            topic.partitions().any(|(index, was)| {
+                let stays = now.and_then(|now| now.partition(index));
+                let stays = stays.is_some_and(|is| is.replicas.contains(&node));
+                was.replicas.contains(&node) && !stays
+            })
+        })
+    }
+
     pub fn topic_by_name(&self, name: &str) -> Option<&Topic> {
         self.topics.get(name).map(|topic| &**topic)
     }

@@ -241,6 +241,27 @@ impl LogDir {
             .await
     }
 
+    /// Takes what is said of partitions that are not here out of the checkpoints and their files.
+    pub async fn forget_others(
+        &self,
+        checkpoints: &mut Checkpoints,
+        is_here: impl Fn(&(String, i32)) -> bool,
+    ) -> Result<(), DirError> {
+        for (name, offsets) in [
+            (checkpoint::RECOVERY_POINT, &mut checkpoints.recovery_point),
+            (checkpoint::HIGH_WATERMARK, &mut checkpoints.high_watermark),
+            (checkpoint::LOG_START, &mut checkpoints.log_start),
+            (checkpoint::CLEANER, &mut checkpoints.cleaner),
+        ] {
+            let before = offsets.len();
+            offsets.retain(|key, _| is_here(key));
+            if offsets.len() < before {
+                self.write(name, checkpoint::encode(offsets)).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the high-watermark checkpoint from what all shards reported.
     pub async fn write_high_watermarks(&self, marks: &OffsetMap) -> Result<(), DirError> {
         self.write(checkpoint::HIGH_WATERMARK, checkpoint::encode(marks))

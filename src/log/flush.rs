@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::rt;
 use crate::rt::fs::File;
-use crate::rt::sync::Semaphore;
+use crate::rt::sync::{Event, Semaphore};
 use crate::types::Offset;
 
 use super::cache::LogKey;
@@ -51,6 +51,13 @@ impl Default for FlushLimits {
         }
     }
 }
+
+/// How long after a flush round the next one is expected.
+const GOES_ON: Duration = Duration::from_millis(100);
+
+/// How long work behind the flushes lets them go first. Where round follows round without a gap it
+/// still gets 200 requests a second to the device.
+const GAP_WAIT_MAX: Duration = Duration::from_millis(5);
 
 /// Counters of a shard's flush rounds, for metrics and benches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +91,9 @@ pub struct Flusher {
     /// Logs for the next round of segment flushes.
     by_segment: RefCell<Logs>,
     segments_running: Cell<bool>,
+    /// When the last round ended that nothing followed, and whom to tell of the next such end.
+    ended_at: Cell<Option<rt::Instant>>,
+    ended: Event,
     journals: Rc<ShardJournals>,
     limits: FlushLimits,
     stats: Cell<FlushStats>,
@@ -107,6 +117,8 @@ impl Flusher {
             running: Cell::new(false),
             by_segment: RefCell::default(),
             segments_running: Cell::new(false),
+            ended_at: Cell::new(None),
+            ended: Event::new(),
             journals,
             limits,
             stats: Cell::default(),
@@ -134,12 +146,44 @@ impl Flusher {
         self.stats.get()
     }
 
+    /// Whether rounds are under way or were a moment ago: somebody waits for each of their writes,
+    /// so whoever else wants the device keeps its requests small.
+    pub(super) fn goes_on(&self) -> bool {
+        let recent = |at| rt::now().since(at) < GOES_ON;
+        self.is_under_way() || self.ended_at.get().is_some_and(recent)
+    }
+
+    /// Waits for a moment without a round, but not for ever. What takes the device for a while
+    /// begins in such a gap: a flush behind it would wait for all of it.
+    pub(super) async fn gap(&self) {
+        if !self.is_under_way() {
+            return;
+        }
+        let gap = async {
+            while self.is_under_way() {
+                self.ended.wait().await;
+            }
+        };
+        let _ = rt::timeout(GAP_WAIT_MAX, gap).await;
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.running.get() || self.segments_running.get()
+    }
+
+    /// A round has ended, and none of its kind follows.
+    fn rest(&self, running: &Cell<bool>) {
+        running.set(false);
+        self.ended_at.set(Some(rt::now()));
+        self.ended.notify_all();
+    }
+
     async fn run(self: Rc<Self>) {
         loop {
             let round = take(&self.waiting);
             let changed = self.journals.with_changes();
             if round.is_empty() && changed.is_empty() {
-                self.running.set(false);
+                self.rest(&self.running);
                 return;
             }
             let mut frames = self.choose(round);
@@ -215,7 +259,7 @@ impl Flusher {
         loop {
             let round = take(&self.by_segment);
             if round.is_empty() {
-                self.segments_running.set(false);
+                self.rest(&self.segments_running);
                 return;
             }
             let begun = rt::now();

@@ -8,7 +8,7 @@
 //! puts in its place is another, so nothing has to be told: the old pieces are never found again
 //! and leave when they are idle.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
@@ -36,8 +36,8 @@ pub struct ColdReadLimits {
     /// stands in the way of a flush.
     pub in_flight_max: u64,
     /// While flush rounds go on, somebody waits for each of their writes. Then there is one read
-    /// at a time, in requests that take the device some 300 microseconds: what a write may wait
-    /// for.
+    /// at a time, in requests of this size that begin in the gaps between rounds: what a flush may
+    /// wait for.
     pub bytes_beside_flushes: usize,
 }
 
@@ -49,9 +49,6 @@ impl Default for ColdReadLimits {
         }
     }
 }
-
-/// How long after a flush round the next one is expected.
-const FLUSHES_GO_ON: Duration = Duration::from_millis(100);
 
 /// Pieces that nobody has asked for this long go: their reader has left.
 const IDLE: Duration = Duration::from_secs(5);
@@ -98,8 +95,6 @@ pub(super) struct ReadAhead {
     limits: ColdReadLimits,
     device: Semaphore,
     flusher: Rc<Flusher>,
-    /// Flush rounds when they were last looked at, and when they last had grown.
-    rounds: Cell<(u64, Option<rt::Instant>)>,
     inner: RefCell<Inner>,
     this: Weak<ReadAhead>,
 }
@@ -152,7 +147,6 @@ impl ReadAhead {
             limits,
             device: Semaphore::new(limits.in_flight_max),
             flusher,
-            rounds: Cell::new((0, None)),
             inner: RefCell::default(),
             this: this.clone(),
         })
@@ -301,25 +295,32 @@ impl ReadAhead {
         &self,
         file: &File,
         start: u64,
-        buffer: ReadBuffer,
+        mut buffer: ReadBuffer,
     ) -> (io::Result<usize>, ReadBuffer) {
-        let (share, request_bytes) = if self.beside_flushes() {
-            (self.limits.in_flight_max, self.limits.bytes_beside_flushes)
-        } else {
-            (1, PIECE_BYTES)
-        };
-        let _turn = self.device.acquire(share).await;
-        file.read_past_cache(start, buffer, request_bytes).await
-    }
-
-    fn beside_flushes(&self) -> bool {
-        let (seen, mut grown) = self.rounds.get();
-        let rounds = self.flusher.stats().rounds;
-        if rounds != seen {
-            grown = Some(rt::now());
-            self.rounds.set((rounds, grown));
+        let request_bytes = self.limits.bytes_beside_flushes.max(1);
+        let request_bytes = request_bytes.next_multiple_of(AlignedBuf::ALIGN);
+        if !self.flusher.goes_on() {
+            let _turn = self.device.acquire(1).await;
+            let whole = 0..buffer.len();
+            return file.read_past_cache(start, buffer, whole).await;
         }
-        grown.is_some_and(|grown| rt::now().since(grown) < FLUSHES_GO_ON)
+        let _turn = self.device.acquire(self.limits.in_flight_max).await;
+        let mut done = 0;
+        while done < buffer.len() {
+            let end = buffer.len().min(done + request_bytes);
+            self.flusher.gap().await;
+            let at = start + done as u64;
+            let (read, back) = file.read_past_cache(at, buffer, done..end).await;
+            buffer = back;
+            match read {
+                Ok(read) => done += read,
+                Err(error) => return (Err(error), buffer),
+            }
+            if done < end {
+                break;
+            }
+        }
+        (Ok(done), buffer)
     }
 
     /// A free buffer; for that, pieces leave that their readers have passed, the one longest

@@ -457,7 +457,8 @@ impl Log {
             false => config.file_delete_delay_ms.max(0) as u64,
         };
         let delay = Duration::from_millis(delay_ms);
-        drop(rt::spawn(doomed.remove_after(delay)));
+        let flusher = self.shard.flusher.clone();
+        drop(rt::spawn(doomed.remove_after(delay, flusher)));
         Ok(())
     }
 

@@ -8,11 +8,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::rt;
 use crate::rt::fs::{File, OpenOptions};
 
+use super::flush::Flusher;
 use super::leftovers;
 
 /// Cut off at a time. The device measured above takes a quarter of a millisecond for it.
@@ -48,9 +50,10 @@ impl Doomed {
     }
 
     /// Removes the files `delay` from now.
-    pub(super) async fn remove_after(self, delay: Duration) {
+    pub(super) async fn remove_after(self, delay: Duration, flusher: Rc<Flusher>) {
         rt::sleep(delay).await;
         for path in &self.paths {
+            flusher.gap().await;
             if let Err(error) = leftovers::remove(path).await {
                 // The next start removes it.
                 tracing::warn!(file = %path.display(), %error, "deleted segment not unlinked");
@@ -60,7 +63,7 @@ impl Doomed {
             return;
         }
         for file in self.large {
-            if let Err(error) = shrink(&file).await {
+            if let Err(error) = shrink(&file, &flusher).await {
                 // Closing it frees the rest.
                 tracing::debug!(%error, "a deleted segment's space goes in one piece");
             }
@@ -72,22 +75,24 @@ impl Doomed {
 ///
 /// # Errors
 /// The storage.
-pub(super) async fn remove_dir(dir: &Path, delay: Duration) -> io::Result<()> {
+pub(super) async fn remove_dir(dir: &Path, delay: Duration, flusher: &Flusher) -> io::Result<()> {
     if delay >= DELAY_MIN {
         let entries = rt::fs::read_dir(dir).await?;
         for entry in entries.iter().filter(|entry| entry.len > PIECE_BYTES) {
             let path = dir.join(&entry.name);
-            shrink(&File::open(path, OpenOptions::READ_WRITE).await?).await?;
+            let file = File::open(path, OpenOptions::READ_WRITE).await?;
+            shrink(&file, flusher).await?;
         }
     }
     rt::fs::remove_dir_all(dir).await
 }
 
 /// Cuts all but the first piece off.
-async fn shrink(file: &File) -> io::Result<()> {
+async fn shrink(file: &File, flusher: &Flusher) -> io::Result<()> {
     let mut len = file.len()?;
     while len > PIECE_BYTES {
         len -= PIECE_BYTES;
+        flusher.gap().await;
         file.set_len(len).await?;
         rt::sleep(PAUSE).await;
     }

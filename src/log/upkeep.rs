@@ -356,7 +356,7 @@ impl Log {
             // Gone already, and the name may be another log's by now.
             return Ok(());
         }
-        match unlink::remove_dir(dir.as_path(), delay).await {
+        match unlink::remove_dir(dir.as_path(), delay, &self.shard.flusher).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(self.storage_error("remove", error))
             }

@@ -96,10 +96,32 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Shard {
-    /// Brings the shard to `image`. Returns when its new partitions can be used and its deleted
-    /// ones are gone.
-    pub async fn apply_image(self: &Rc<Self>, image: Arc<Image>) {
+    /// Ends the partitions that `image` takes from this shard. Every shard does so, and the
+    /// checkpoints are written, before any of them applies that image: a topic made anew under the
+    /// same name must find neither its predecessor's files nor what was noted of them.
+    pub async fn make_room(self: &Rc<Self>, image: &Image) {
         let _turn = self.apply_turn.acquire(1).await;
+        self.room_made_for.set(image.offset());
+        let kept: AHashSet<PartitionId> = self.wanted(image).iter().map(|one| one.id).collect();
+        let gone: Vec<_> = self
+            .partitions()
+            .into_iter()
+            .filter(|partition| !kept.contains(&partition.id))
+            .collect();
+        for partition in gone {
+            self.take_down(&partition).await;
+        }
+        let mut unserved = self.unserved.partitions.borrow_mut();
+        unserved.retain(|id, _| kept.contains(id));
+    }
+
+    /// Brings the shard to `image`. Returns when its new partitions can be used; false, with
+    /// nothing done, if room was made for a newer one, which will come.
+    pub async fn apply_image(self: &Rc<Self>, image: Arc<Image>) -> bool {
+        let _turn = self.apply_turn.acquire(1).await;
+        if image.offset() < self.room_made_for.get() {
+            return false;
+        }
         let before = self.image();
         let wanted = self.wanted(&image);
         self.open_new(&before, &image, &wanted).await;
@@ -107,29 +129,17 @@ impl Shard {
         self.transactions.on_image(&image);
         self.update_settings(&before, &image);
         self.take_roles(&before, &image, &wanted).await;
-        let kept: AHashSet<PartitionId> = wanted.into_iter().map(|wanted| wanted.id).collect();
-        self.unserved
-            .partitions
-            .borrow_mut()
-            .retain(|id, _| kept.contains(id));
-        let gone: Vec<_> = self
-            .partitions()
-            .into_iter()
-            .filter(|partition| !kept.contains(&partition.id))
-            .collect();
         let deleted: Vec<(Uuid, Str)> = before
             .topics()
             .filter(|topic| image.topic_by_id(topic.id).is_none())
             .map(|topic| (topic.id, topic.name.clone()))
             .collect();
-        for partition in gone {
-            self.take_down(&partition).await;
-        }
         if !deleted.is_empty() {
             for coordinator in self.groups.all() {
                 coordinator.tell(|state| state.on_topics_deleted(&deleted, super::groups::clock()));
             }
         }
+        true
     }
 
     /// Opens the logs of the partitions that have none open yet.
@@ -228,18 +238,28 @@ impl Shard {
             .insert(new.id, Some(dir));
     }
 
-    /// The partitions that could not be opened though their directory is online: directory, topic
-    /// and index.
-    pub(super) fn unserved_in_dirs(&self) -> Vec<(&DirFacts, String, i32)> {
-        let image = self.image();
+    /// The partitions that lie in a directory that is online and have no log open: it cannot be
+    /// opened, or that is still to come. Directory, topic and index.
+    pub(super) fn unopened_in_dirs(&self) -> Vec<(&DirFacts, String, i32)> {
+        let beginning = self.image().offset() < 0;
         let unserved = self.unserved.partitions.borrow();
-        let found = unserved.iter().filter_map(|(id, path)| {
-            let path = path.as_ref()?;
-            let dir = self.dirs.online.iter().find(|dir| dir.path == *path)?;
-            let topic = image.topic_by_id(id.topic)?;
-            Some((dir, topic.name.to_string(), id.index))
-        });
-        found.collect()
+        let mut found = Vec::new();
+        for dir in &self.dirs.online {
+            for (key, topic) in &dir.present {
+                let id = PartitionId {
+                    topic: *topic,
+                    index: key.1,
+                };
+                let waits = match unserved.get(&id) {
+                    Some(path) => path.as_ref() == Some(&dir.path),
+                    None => beginning && self.owner(id) == self.place(),
+                };
+                if waits && self.partition(id).is_none() {
+                    found.push((dir, key.0.clone(), key.1));
+                }
+            }
+        }
+        found
     }
 
     fn retry_later(self: &Rc<Self>) {

@@ -56,6 +56,9 @@ pub struct Control {
     dirs: LogDirs,
     /// Checkpoints are written by one at a time: two would write one temporary file.
     checkpoint_turn: Semaphore,
+    room_turn: Semaphore,
+    /// The newest image that the shards have made room for.
+    room_made_for: RefCell<Arc<Image>>,
     /// Why the broker must stop, once it must.
     must_stop: RefCell<Option<String>>,
     stopping: Event,
@@ -87,6 +90,8 @@ impl Control {
             shards,
             dirs,
             checkpoint_turn: Semaphore::new(1),
+            room_turn: Semaphore::new(1),
+            room_made_for: RefCell::default(),
             must_stop: RefCell::new(None),
             stopping: Event::new(),
             applied: (0..shards).map(|_| Cell::new(-1)).collect(),
@@ -166,6 +171,7 @@ impl Control {
                         control.has_applied(place, newest.offset());
                         continue;
                     }
+                    control.make_room(&newest).await;
                     control.send_image(place, newest.clone()).await;
                     sent = Some(newest);
                 }
@@ -175,15 +181,35 @@ impl Control {
         self.take_image(self.image());
     }
 
+    /// Where an image takes replicas from this broker, every shard lets go of them and the
+    /// checkpoints forget them before any shard takes that image.
+    async fn make_room(&self, image: &Arc<Image>) {
+        let _turn = self.room_turn.acquire(1).await;
+        let before = self.room_made_for.borrow().clone();
+        if before.offset() >= image.offset() {
+            return;
+        }
+        if before.loses_replica(image, self.node.node) {
+            let wanted = image.clone();
+            self.ask_shards(move |shard| -> LocalFuture<()> {
+                let image = wanted.clone();
+                Box::pin(async move { shard.make_room(&image).await })
+            })
+            .await;
+            self.write_checkpoints(true).await;
+        }
+        *self.room_made_for.borrow_mut() = image.clone();
+    }
+
     async fn send_image(&self, place: usize, image: Arc<Image>) {
         let offset = image.offset();
         let sent = self
             .mesh
-            .call_shard(place, move |shard: Rc<Shard>| -> LocalFuture<()> {
+            .call_shard(place, move |shard: Rc<Shard>| -> LocalFuture<bool> {
                 Box::pin(async move { shard.apply_image(image).await })
             })
             .await;
-        if sent.is_ok() {
+        if sent == Ok(true) {
             self.has_applied(place, offset);
         }
     }

@@ -388,7 +388,7 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
     if removed > 0 {
         tracing::info!(dir = %dir.path().display(), removed, "directories of deleted topics removed");
     }
-    let checkpoints = dir.read_checkpoints().await?;
+    let mut checkpoints = dir.read_checkpoints().await?;
     let mut present = AHashMap::new();
     let mut futures: AHashMap<(String, i32), (Uuid, String)> = AHashMap::new();
     let (mut names, mut kinds) = (Vec::new(), Vec::new());
@@ -437,6 +437,15 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
             }
             Err(error) => return Err(error),
         }
+    }
+    // A partition that is made here later shall not find what was noted of one that had its name.
+    let is_here = |key: &(String, i32)| present.contains_key(key) || futures.contains_key(key);
+    match dir.forget_others(&mut checkpoints, is_here).await {
+        // The next checkpoint that there is room for leaves them out.
+        Err(error) if error.is_no_space() => {
+            tracing::warn!(%error, "checkpoints not written for lack of space");
+        }
+        other => other?,
     }
     let path = dir.path();
     let journals = Journals::read(path).await.map_err(|source| DirError::Io {

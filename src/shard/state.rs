@@ -79,6 +79,8 @@ pub struct Shard {
     pub(super) verifications: Verifications,
     /// One image at a time.
     pub(super) apply_turn: Semaphore,
+    /// Offset of the newest image that room was made for; older ones are not applied any more.
+    pub(super) room_made_for: Cell<i64>,
     metrics: ShardMetrics,
     budget: Rc<Budget>,
     accepting: Flag,
@@ -132,6 +134,7 @@ impl Shard {
             quotas,
             verifications: Verifications::default(),
             apply_turn: Semaphore::new(1),
+            room_made_for: Cell::new(i64::MIN),
             metrics,
             budget: Budget::new(settings.request_memory_bytes),
             accepting: Flag::new(),

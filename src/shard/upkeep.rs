@@ -56,8 +56,8 @@ impl Shard {
         }
     }
 
-    /// What this shard's partitions tell for the checkpoints. A partition that could not be opened
-    /// keeps what the checkpoints said at the start: its log start must not be forgotten.
+    /// What this shard's partitions tell for the checkpoints. A partition that is not open, or not
+    /// yet, keeps what the checkpoints said at the start: its log start must not be forgotten.
     pub fn checkpoint_facts(&self) -> Vec<PartitionFacts> {
         let open = self.partitions();
         let open = open
@@ -82,8 +82,8 @@ impl Shard {
                 },
             })
         });
-        let unserved = self
-            .unserved_in_dirs()
+        let unopened = self
+            .unopened_in_dirs()
             .into_iter()
             .map(|(dir, topic, partition)| {
                 let key = (topic.clone(), partition);
@@ -109,7 +109,7 @@ impl Shard {
                     },
                 }
             });
-        open.chain(copies).chain(unserved).collect()
+        open.chain(copies).chain(unopened).collect()
     }
 
     /// Brings the shard's gauges up to date, before a scrape.
@@ -206,8 +206,8 @@ impl Shard {
                 "connections are still open at shutdown"
             );
         }
-        let unserved = self.unserved_in_dirs().into_iter();
-        let mut unclean: Vec<PathBuf> = unserved.map(|(dir, ..)| dir.path.clone()).collect();
+        let unopened = self.unopened_in_dirs().into_iter();
+        let mut unclean: Vec<PathBuf> = unopened.map(|(dir, ..)| dir.path.clone()).collect();
         for (dir, closed) in self.logs.close_all().await {
             if let Err(error) = closed {
                 tracing::error!(dir = %dir.display(), %error, "a log could not be closed");

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::super::config::{LogConfig, SegmentIo};
+use super::super::flush::Flusher;
 use super::super::index::{NO_TIMESTAMP, OffsetIndex, TimeIndex};
 use super::super::leftovers;
 use super::super::names::{FileKind, FileState, segment_file_in_state};
@@ -18,20 +19,33 @@ use super::filter::Kept;
 use crate::rt::fs::{File, OpenOptions};
 use crate::types::Offset;
 
-/// Bytes after which what was written is flushed: whoever waits for a flush of its own waits at the
-/// device for no more than this, and a whole segment of dirty pages at once would make the kernel
-/// stop every writer of the machine.
-const SYNC_BYTES: u64 = 256 << 10;
+/// Bytes after which what was written is flushed: a whole segment of dirty pages at once would make
+/// the kernel stop every writer of the machine.
+const SYNC_BYTES: usize = 256 << 10;
+
+/// The same while flush rounds go on: whoever waits for one waits at the device for no more than this.
+const SYNC_BYTES_BESIDE_FLUSHES: usize = 64 << 10;
+
+/// Space reserved at a time ahead of what is written. Without it every flush here would journal a
+/// new length and new blocks, and whoever flushes on the same file system waits for that journal:
+/// measured with bare files, a write and fdatasync beside others of 64 KiB took 0.24 ms (p99 0.43)
+/// instead of 0.12 (p99 0.25).
+const RESERVE_BYTES: u64 = 4 << 20;
 
 /// A segment in the making.
 pub struct Output {
     dir: Rc<PathBuf>,
     base: Offset,
     file: File,
+    flusher: Rc<Flusher>,
     size: u64,
+    /// Length of the file; what is past `size` is cut off in the end.
+    reserved: u64,
+    /// False once the file system has refused to reserve.
+    reserves: bool,
     /// No batch may begin before this.
     next: Offset,
-    unsynced: u64,
+    unsynced: usize,
     offsets: OffsetIndex,
     times: TimeIndex,
     txns: TxnIndex,
@@ -42,14 +56,22 @@ pub struct Output {
 }
 
 impl Output {
-    pub async fn create(dir: Rc<PathBuf>, base: Offset, config: &LogConfig) -> io::Result<Output> {
+    pub async fn create(
+        dir: Rc<PathBuf>,
+        base: Offset,
+        config: &LogConfig,
+        flusher: Rc<Flusher>,
+    ) -> io::Result<Output> {
         let name = segment_file_in_state(base, FileKind::Log, FileState::Cleaned);
         let file = File::open(&dir.join(name), OpenOptions::CREATE.truncate()).await?;
         Ok(Output {
             dir,
             base,
             file,
+            flusher,
             size: 0,
+            reserved: 0,
+            reserves: true,
             next: base,
             unsynced: 0,
             offsets: OffsetIndex::new(base),
@@ -87,14 +109,47 @@ impl Output {
             self.txns.append(row);
         }
         debug_assert_eq!(self.size - position, kept.bytes.len() as u64);
-        self.unsynced += kept.bytes.len() as u64;
-        let bytes = Bytes::from(kept.bytes);
-        self.file.write_beside(position, bytes).await?;
-        if self.unsynced >= SYNC_BYTES {
-            self.unsynced = 0;
-            self.file.sync_data().await?;
+        let (mut position, mut rest) = (position, Bytes::from(kept.bytes));
+        while !rest.is_empty() {
+            let most = if self.flusher.goes_on() {
+                SYNC_BYTES_BESIDE_FLUSHES
+            } else {
+                SYNC_BYTES
+            };
+            let room = most.saturating_sub(self.unsynced).max(1);
+            let piece = rest.split_to(room.min(rest.len()));
+            let len = piece.len();
+            self.reserve(position + len as u64).await;
+            self.file.write_beside(position, piece).await?;
+            position += len as u64;
+            self.unsynced += len;
+            if self.unsynced >= most {
+                self.sync(&self.file).await?;
+                self.unsynced = 0;
+            }
         }
         Ok(())
+    }
+
+    /// Sees to it that the file reaches to `end` and beyond. A refusal is no failure: what is to be
+    /// written may still fit.
+    async fn reserve(&mut self, end: u64) {
+        if !self.reserves || end <= self.reserved {
+            return;
+        }
+        let reserved = end.next_multiple_of(RESERVE_BYTES);
+        match self.file.preallocate(reserved, false).await {
+            Ok(()) => self.reserved = reserved,
+            Err(error) => {
+                tracing::debug!(dir = %self.dir.display(), %error, "no preallocation");
+                self.reserves = false;
+            }
+        }
+    }
+
+    async fn sync(&self, file: &File) -> io::Result<()> {
+        self.flusher.gap().await;
+        file.sync_data().await
     }
 
     /// Kafka's rules for index entries, as an append follows them.
@@ -122,7 +177,10 @@ impl Output {
     /// place of others. `changed_ms` stands in for a largest timestamp where there is none.
     pub async fn finish(mut self, config: &LogConfig, changed_ms: i64) -> io::Result<Rc<Segment>> {
         self.times.maybe_append(self.largest.0, self.largest.1);
-        self.file.sync_data().await?;
+        if self.reserved > self.size {
+            self.file.set_len(self.size).await?;
+        }
+        self.sync(&self.file).await?;
         self.write(FileKind::OffsetIndex, self.offsets.encode_from(0))
             .await?;
         self.write(FileKind::TimeIndex, self.times.encode_from(0))
@@ -161,7 +219,7 @@ impl Output {
         let name = segment_file_in_state(self.base, kind, FileState::Cleaned);
         let file = File::open(&self.dir.join(name), OpenOptions::CREATE.truncate()).await?;
         file.write_all_at(0, vec![Bytes::from(bytes)]).await?;
-        file.sync_data().await
+        self.sync(&file).await
     }
 }
 

@@ -251,7 +251,8 @@ impl<'a> Pass<'a> {
         mut filter: Filter,
     ) -> Result<(Filter, Option<Rc<Segment>>), PassError> {
         let base = old[0].base();
-        let mut output = Output::create(plan.dir.clone(), base, &plan.config)
+        let flusher = self.log.shard.flusher.clone();
+        let mut output = Output::create(plan.dir.clone(), base, &plan.config, flusher)
             .await
             .map_err(|error| self.unwritable(plan, error))?;
         let last = old.iter().rposition(|segment| segment.size() > 0);

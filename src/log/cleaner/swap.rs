@@ -16,6 +16,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::super::error::LogError;
+use super::super::flush::Flusher;
 use super::super::log::{Log, LogState, Status};
 use super::super::names::{self, FileKind, FileState};
 use super::super::segment::Segment;
@@ -46,10 +47,11 @@ impl Log {
         let _permit = self.upkeep.acquire(1).await;
         let dir = self.dir();
         let base = new.base();
+        let flusher = &self.shard.flusher;
         if !self.is_in_place(old, generation) {
             return Err(PassError::Abandoned);
         }
-        if let Err(error) = stage(&dir, base).await {
+        if let Err(error) = stage(&dir, base, flusher).await {
             if is_no_space(&error) {
                 unstage(&dir, base)
                     .await
@@ -76,7 +78,7 @@ impl Log {
                 }
             }
             self.doom_files(&gone, old).await?;
-            go_live(&dir, base).await
+            go_live(&dir, base, flusher).await
         };
         outcome.await.map_err(|error| self.lost(error))?;
         self.shard.index_budget.charge(new);
@@ -149,11 +151,11 @@ async fn rename(
     }
 }
 
-async fn stage(dir: &Path, base: Offset) -> io::Result<()> {
+async fn stage(dir: &Path, base: Offset, flusher: &Flusher) -> io::Result<()> {
     for kind in INDEXES {
         rename(dir, base, kind, FileState::Cleaned, FileState::Swap).await?;
     }
-    rt::fs::sync_dir(dir).await?;
+    sync_dir(dir, flusher).await?;
     rename(
         dir,
         base,
@@ -162,7 +164,7 @@ async fn stage(dir: &Path, base: Offset) -> io::Result<()> {
         FileState::Swap,
     )
     .await?;
-    rt::fs::sync_dir(dir).await
+    sync_dir(dir, flusher).await
 }
 
 /// Takes the new segment back, its log first: alone it would be taken for complete.
@@ -176,12 +178,18 @@ async fn unstage(dir: &Path, base: Offset) -> io::Result<()> {
     rt::fs::sync_dir(dir).await
 }
 
-async fn go_live(dir: &Path, base: Offset) -> io::Result<()> {
+async fn go_live(dir: &Path, base: Offset, flusher: &Flusher) -> io::Result<()> {
     rename(dir, base, FileKind::Log, FileState::Swap, FileState::Live).await?;
-    rt::fs::sync_dir(dir).await?;
+    sync_dir(dir, flusher).await?;
     for kind in INDEXES {
         rename(dir, base, kind, FileState::Swap, FileState::Live).await?;
     }
+    sync_dir(dir, flusher).await
+}
+
+/// Nobody waits for it, but a flush might wait behind it.
+async fn sync_dir(dir: &Path, flusher: &Flusher) -> io::Result<()> {
+    flusher.gap().await;
     rt::fs::sync_dir(dir).await
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -226,28 +227,30 @@ impl File {
         Some(FileRange::new(file, position, len))
     }
 
-    /// Fills `buffer` from `position` on, past the page cache where the file system can do that
-    /// (O_DIRECT), so that a walk through old data neither takes the place of what is read again
-    /// nor is copied. Returns the bytes read; fewer than asked for only at the end of the file.
-    /// Takes a thread of its own kind: few of these reads are at the device at once. The device is
-    /// asked for `request_bytes` at a time, so that a write has to wait for no more than that.
+    /// Fills `part` of `buffer` from `position` on, in one request, past the page cache where the
+    /// file system can do that (O_DIRECT), so that a walk through old data neither takes the place
+    /// of what is read again nor is copied. Returns the bytes read; fewer than asked for only at
+    /// the end of the file. Takes a thread of its own kind: few of these reads are at the device at
+    /// once.
     ///
     /// # Errors
-    /// `InvalidInput` for a position that is no multiple of [`AlignedBuf::ALIGN`], otherwise the
-    /// kernel's.
+    /// `InvalidInput` for a position or part that is no multiple of [`AlignedBuf::ALIGN`] or not in
+    /// the buffer, otherwise the kernel's.
     pub async fn read_past_cache(
         &self,
         position: u64,
         buffer: ReadBuffer,
-        request_bytes: usize,
+        part: Range<usize>,
     ) -> (io::Result<usize>, ReadBuffer) {
         let _counted = UnderWay::begin();
-        if !position.is_multiple_of(AlignedBuf::ALIGN as u64) {
+        let aligned = position.is_multiple_of(AlignedBuf::ALIGN as u64)
+            && part.start.is_multiple_of(AlignedBuf::ALIGN);
+        if !aligned || part.start > part.end || part.end > buffer.len() {
             return (Err(io::ErrorKind::InvalidInput.into()), buffer);
         }
         match &self.0 {
-            FileBody::Ring(file) => file.read_past_cache(position, buffer, request_bytes).await,
-            FileBody::Sim(file) => file.read_past_cache(position, buffer).await,
+            FileBody::Ring(file) => file.read_past_cache(position, buffer, part).await,
+            FileBody::Sim(file) => file.read_past_cache(position, buffer, part).await,
         }
     }
 

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -140,7 +141,7 @@ impl Descriptor {
 
 fn read_blocking(fd: OwnedFd, position: u64, len: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; len];
-    let read = read_full(&fd.into(), position, &mut bytes, len.max(1), 1)?;
+    let read = read_full(&fd.into(), position, &mut bytes, 1)?;
     bytes.truncate(read);
     Ok(Bytes::from(bytes))
 }
@@ -236,14 +237,14 @@ impl File {
         &self,
         position: u64,
         mut buffer: ReadBuffer,
-        request_bytes: usize,
+        part: Range<usize>,
     ) -> (io::Result<usize>, ReadBuffer) {
         let fd = match self.pool_fd() {
             Ok(fd) => fd,
             Err(error) => return (Err(error), buffer),
         };
         blocking_read(move || {
-            let read = read_past_cache(fd, position, buffer.as_mut_slice(), request_bytes);
+            let read = read_past_cache(fd, position, &mut buffer.as_mut_slice()[part]);
             (read, buffer)
         })
         .await
@@ -347,24 +348,18 @@ impl File {
 /// `posix_fadvise(DONTNEED)` behind the reader drops what the kernel read ahead as well, which is
 /// then read again: a fifth of the speed. The kernel keeps O_DIRECT reads and the page cache
 /// coherent: dirty pages of the range are written first.
-fn read_past_cache(
-    fd: OwnedFd,
-    position: u64,
-    into: &mut [u8],
-    request_bytes: usize,
-) -> io::Result<usize> {
-    let request_bytes = request_bytes.max(1).next_multiple_of(AlignedBuf::ALIGN);
+fn read_past_cache(fd: OwnedFd, position: u64, into: &mut [u8]) -> io::Result<usize> {
     // The name of the descriptor, not of the file: that may be another file's by now.
     let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let direct = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_DIRECT)
         .open(name)
-        .and_then(|file| read_full(&file, position, into, request_bytes, AlignedBuf::ALIGN));
+        .and_then(|file| read_full(&file, position, into, AlignedBuf::ALIGN));
     match direct {
         Ok(read) => Ok(read),
         Err(error) if is_refusal(&error) => {
-            read_full(&std::fs::File::from(fd), position, into, request_bytes, 1)
+            read_full(&std::fs::File::from(fd), position, into, 1)
         }
         Err(error) => Err(error),
     }
@@ -386,13 +381,11 @@ fn read_full(
     file: &std::fs::File,
     position: u64,
     into: &mut [u8],
-    request_bytes: usize,
     step: usize,
 ) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() && done.is_multiple_of(step) {
-        let end = into.len().min(done + request_bytes);
-        match file.read_at(&mut into[done..end], position + done as u64) {
+        match file.read_at(&mut into[done..], position + done as u64) {
             Ok(0) => break,
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -4,6 +4,7 @@
 //! does nothing.
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -191,10 +192,11 @@ impl File {
         &self,
         position: u64,
         mut buffer: ReadBuffer,
+        part: Range<usize>,
     ) -> (io::Result<usize>, ReadBuffer) {
         self.handle.delay(40_000, 900_000).await;
-        let read = self.read_ready(position, buffer.len()).map(|bytes| {
-            buffer.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes);
+        let read = self.read_ready(position, part.len()).map(|bytes| {
+            buffer.as_mut_slice()[part.start..][..bytes.len()].copy_from_slice(&bytes);
             bytes.len()
         });
         (read, buffer)

@@ -179,7 +179,8 @@ impl Stream {
     async fn read(&self, file: &File, mut buf: ReadBuffer) -> io::Result<()> {
         while let Some(at) = self.place() {
             let begun = rt::now();
-            let (read, back) = file.read_past_cache(at, buf, self.size as usize).await;
+            let part = 0..self.size as usize;
+            let (read, back) = file.read_past_cache(at, buf, part).await;
             buf = back;
             read?;
             self.times.borrow_mut().push(rt::now().since(begun));

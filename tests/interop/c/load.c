@@ -1,7 +1,8 @@
 /*
  * A producer load on librdkafka, for comparing brokers.
  *
- *   load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS        as fast as the broker takes them
+ *   load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS [BATCH] as fast as the broker takes them; with batches of so many bytes
+ *                                                        at most, five requests on their way
  *   load open   BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS   at a fixed rate; latency counts from the intended send time
  *   load each   BOOTSTRAP TOPIC PARTITIONS SECONDS SIZE  one record under way in each partition, acks=all
  *   load floor                                           loopback TCP: round trip of 1 KiB, and bytes a second
@@ -77,7 +78,7 @@ static double percentile_ms(double p) {
     return latency_ns[i < acknowledged ? i : acknowledged - 1] / 1e6;
 }
 
-static rd_kafka_t *producer(const char *bootstrap, const char *acks, const char *linger_ms) {
+static rd_kafka_t *producer(const char *bootstrap, const char *acks, const char *linger_ms, const char *batch) {
     char error[512];
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     const char *settings[][2] = {
@@ -88,8 +89,11 @@ static rd_kafka_t *producer(const char *bootstrap, const char *acks, const char 
         {"queue.buffering.max.kbytes", "131072"},
         {"message.timeout.ms", "30000"},
         {"log.connection.close", "false"},
+        {"batch.size", batch},
+        {"max.in.flight.requests.per.connection", "5"},
     };
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+    size_t count = sizeof settings / sizeof *settings - (batch ? 0 : 2);
+    for (size_t i = 0; i < count; i++)
         if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], error, sizeof error) != RD_KAFKA_CONF_OK)
             die(settings[i][0], error);
     rd_kafka_conf_set_dr_msg_cb(conf, delivered);
@@ -112,8 +116,8 @@ static void send_one(rd_kafka_t *rk, const char *topic, char *value, size_t size
 }
 
 /* Sends `count` records, `rate` a second (0: without a pause), and prints what came of it. */
-static void load(const char *bootstrap, const char *topic, int64_t count, int64_t rate, size_t size, const char *acks) {
-    rd_kafka_t *rk = producer(bootstrap, acks, rate ? "0" : "5");
+static void load(const char *bootstrap, const char *topic, int64_t count, int64_t rate, size_t size, const char *acks, const char *batch) {
+    rd_kafka_t *rk = producer(bootstrap, acks, rate ? "0" : "5", batch);
     char *value = malloc(size);
     latency_ns = calloc((size_t)count + 1, sizeof *latency_ns);
     if (!value || !latency_ns)
@@ -281,15 +285,15 @@ static void loopback_floor(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 7 && !strcmp(argv[1], "closed"))
-        load(argv[2], argv[3], atoll(argv[4]), 0, (size_t)atoll(argv[5]), argv[6]);
+    if ((argc == 7 || argc == 8) && !strcmp(argv[1], "closed"))
+        load(argv[2], argv[3], atoll(argv[4]), 0, (size_t)atoll(argv[5]), argv[6], argv[7]);
     else if (argc == 8 && !strcmp(argv[1], "open"))
-        load(argv[2], argv[3], atoll(argv[4]) * atoll(argv[5]), atoll(argv[4]), (size_t)atoll(argv[6]), argv[7]);
+        load(argv[2], argv[3], atoll(argv[4]) * atoll(argv[5]), atoll(argv[4]), (size_t)atoll(argv[6]), argv[7], NULL);
     else if (argc == 7 && !strcmp(argv[1], "each"))
         each(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]), (size_t)atoll(argv[6]));
     else if (argc == 2 && !strcmp(argv[1], "floor"))
         loopback_floor();
     else
-        die("usage", "load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS | load open BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS | load each BOOTSTRAP TOPIC PARTITIONS SECONDS SIZE | load floor");
+        die("usage", "load closed BOOTSTRAP TOPIC RECORDS SIZE ACKS [BATCH] | load open BOOTSTRAP TOPIC RATE SECONDS SIZE ACKS | load each BOOTSTRAP TOPIC PARTITIONS SECONDS SIZE | load floor");
     return 0;
 }
