@@ -530,6 +530,15 @@ fn check_together(read: &Reader<'_>) -> Result<(), ConfigError> {
     let dedupe = "log.cleaner.dedupe.buffer.size";
     check_dedupe_buffer(read.number(dedupe)?, read.number("log.cleaner.threads")?)
         .map_err(|what| read.bad(dedupe, what))?;
+    let least: i64 = read.number("log.cleaner.min.compaction.lag.ms")?;
+    let most: i64 = read.number("log.cleaner.max.compaction.lag.ms")?;
+    if least > most {
+        // In Kafka's words (LogConfig.validateBrokerLogConfigValues).
+        let what = format!(
+            "conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        );
+        return Err(read.bad("log.cleaner.min.compaction.lag.ms", what));
+    }
     let least: i64 = read.number("group.min.session.timeout.ms")?;
     let most: i64 = read.number("group.max.session.timeout.ms")?;
     if least > most {

@@ -88,30 +88,25 @@ impl Definition {
 
 /// A value that its setting does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadValue {
-    pub name: String,
-    pub value: String,
-    pub why: String,
-}
+pub struct BadValue(String);
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Invalid value {} for configuration {}: {}",
-            self.value, self.name, self.why
-        )
+        f.write_str(&self.0)
     }
 }
 
 /// Checks `value` against `kind`, in the words Kafka's clients show their users.
 pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
     let bad = |why: String| {
-        Err(BadValue {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            why,
-        })
+        Err(BadValue(format!(
+            "Invalid value {value} for configuration {name}: {why}"
+        )))
+    };
+    let bad_list = |why: &str| {
+        Err(BadValue(format!(
+            "Configuration '{name}' values must not be {why}."
+        )))
     };
     let value = value.trim();
     fn within<T: PartialOrd + fmt::Display>(value: T, least: T, most: T) -> Option<String> {
@@ -163,10 +158,19 @@ pub fn check(name: &str, kind: Kind, value: &str) -> Result<(), BadValue> {
             };
         }
         Kind::ListOf(allowed) => {
-            let unknown = items(value).find(|item| !allowed.contains(item));
-            return match unknown {
-                Some(_) => bad(format!("String must be one of: {}", allowed.join(", "))),
-                None => Ok(()),
+            if value.is_empty() {
+                return Ok(());
+            }
+            let given: Vec<&str> = value.split(',').map(str::trim).collect();
+            let twice = (1..given.len()).any(|at| given[..at].contains(&given[at]));
+            return if twice {
+                bad_list("duplicated")
+            } else if given.contains(&"") {
+                bad_list("empty")
+            } else if given.iter().all(|item| allowed.contains(item)) {
+                Ok(())
+            } else {
+                bad(format!("String must be one of: {}", allowed.join(", ")))
             };
         }
         Kind::Replicas => {
@@ -248,7 +252,16 @@ mod tests {
         for good in ["", "*", "0:1,1:2"] {
             assert!(check("k", Kind::Replicas, good).is_ok(), "{good}");
         }
-        assert!(check("k", Kind::ListOf(&["compact", "delete"]), "compact, delete").is_ok());
+        let list = |value| check("k", Kind::ListOf(&["compact", "delete"]), value);
+        assert!(list("compact, delete").is_ok() && list("").is_ok());
+        let said = |value| list(value).unwrap_err().to_string();
+        let twice = "Configuration 'k' values must not be duplicated.";
+        assert_eq!(said("compact,delete, compact"), twice);
+        assert_eq!(
+            said("compact,,delete"),
+            "Configuration 'k' values must not be empty."
+        );
+        assert!(said("compact,purge").ends_with("String must be one of: compact, delete"));
     }
 
     #[test]

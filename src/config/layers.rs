@@ -368,6 +368,7 @@ impl Layers<'_> {
             index_interval_bytes: size("index.interval.bytes"),
             segment_index_bytes: size("segment.index.bytes"),
             max_message_bytes: size("max.message.bytes"),
+            max_decompressed_message_bytes: size("max.decompressed.message.bytes"),
             compact: items(&policy).any(|item| item == "compact"),
             delete: items(&policy).any(|item| item == "delete"),
             timestamp_type: if text("message.timestamp.type") == "LogAppendTime" {

@@ -49,7 +49,7 @@ const TOPIC_SETTINGS: &[TopicDefinition] = &[
     define("local.retention.bytes", Kind::Long(-2, i64::MAX), "log.local.retention.bytes", "-2", "Bytes kept on local disk with tiered storage."),
     define("local.retention.ms", Kind::Long(-2, i64::MAX), "log.local.retention.ms", "-2", "Time kept on local disk with tiered storage."),
     define("max.compaction.lag.ms", Kind::Long(1, i64::MAX), "log.cleaner.max.compaction.lag.ms", "9223372036854775807", "Longest a record stays uncompacted."),
-    define("max.decompressed.message.bytes", Kind::Int(1, 2147483639), "max.decompressed.message.bytes", "2147483639", "Largest inflated size of a batch."),
+    define("max.decompressed.message.bytes", Kind::Int(1, 2147483639), "max.decompressed.message.bytes", "2147483639", "Largest a record of a compressed batch may be once it is inflated."),
     define("max.message.bytes", Kind::Int(0, i32::MAX), "message.max.bytes", "1048588", "Largest batch accepted."),
     define("message.timestamp.after.max.ms", Kind::Long(0, i64::MAX), "log.message.timestamp.after.max.ms", "3600000", "How far a timestamp may be ahead of the broker's clock."),
     define("message.timestamp.before.max.ms", Kind::Long(0, i64::MAX), "log.message.timestamp.before.max.ms", "9223372036854775807", "How far a timestamp may be behind the broker's clock."),

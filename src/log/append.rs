@@ -114,8 +114,9 @@ pub enum FollowError {
     Log(#[from] LogError),
     #[error(transparent)]
     Replicated(#[from] ReplicatedError),
-    /// The log is empty and the first batch begins below its start: restart the log there
-    /// (`truncate_fully_and_start_at`) and append again.
+    /// The log is empty and the first batch begins below its start, or (in a leader that has
+    /// compacted what came before) further on than an index entry of its segment could say: restart
+    /// the log there (`truncate_fully_and_start_at`) and append again.
     #[error("the log must start over at {0}")]
     StartOver(Offset),
 }
@@ -264,9 +265,15 @@ impl Log {
             )
         };
         let replicated = check_replicated(records, log_end, is_empty, epoch)?;
-        let first = replicated.batches.first().map(|batch| batch.base_offset());
-        if let Some(first) = first.filter(|first| *first < log_end) {
-            return Err(FollowError::StartOver(first));
+        if let Some(first) = replicated.batches.first() {
+            let (base, last) = (first.base_offset(), first.last_offset());
+            let is_too_far = {
+                let state = self.state();
+                state.active().size() == 0 && !state.active().has_place_for(last)
+            };
+            if base < log_end || is_empty && is_too_far {
+                return Err(FollowError::StartOver(base));
+            }
         }
         let mut bytes = 0;
         let outcome = {
@@ -350,6 +357,7 @@ impl Log {
                 segment: active.clone(),
                 position,
                 parts: parts.clone(),
+                head: SmallVec::new(),
                 size: extent.size,
                 last: extent.last,
             });
@@ -397,6 +405,7 @@ impl Log {
             after_max_ms: config.timestamp_after_max_ms,
             compression: config.compression,
             compression_level: config.compression_level,
+            record_bytes_max: config.max_decompressed_message_bytes as usize,
             ..ValidationRules::default()
         }
     }

@@ -48,6 +48,7 @@ pub struct LogConfig {
     pub index_interval_bytes: u32,
     pub segment_index_bytes: u32,
     pub max_message_bytes: u32,
+    pub max_decompressed_message_bytes: u32,
     /// `cleanup.policy` contains `compact`.
     pub compact: bool,
     /// `cleanup.policy` contains `delete`.
@@ -84,6 +85,7 @@ impl Default for LogConfig {
             index_interval_bytes: 4096,
             segment_index_bytes: 10 << 20,
             max_message_bytes: (1 << 20) + 12,
+            max_decompressed_message_bytes: i32::MAX as u32 - 8,
             compact: false,
             delete: true,
             timestamp_type: TimestampType::CreateTime,

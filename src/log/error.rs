@@ -73,6 +73,31 @@ impl LogError {
         }
     }
 
+    /// As a failure of the storage at `path`.
+    pub(super) fn into_failure(self, path: &Path) -> StorageFailure {
+        match self {
+            LogError::Offline(failure) | LogError::NoSpace(failure) | LogError::Storage(failure) => {
+                failure
+            }
+            other => StorageFailure {
+                what: "use",
+                path: path.to_owned(),
+                source: Arc::new(io::Error::other(other)),
+            },
+        }
+    }
+
+    /// As an error of the kind that it comes from, so that a full disk stays one.
+    pub(super) fn into_io(self) -> io::Error {
+        let kind = match &self {
+            LogError::Offline(failure) | LogError::NoSpace(failure) | LogError::Storage(failure) => {
+                failure.source.kind()
+            }
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, self)
+    }
+
     pub fn storage(what: &'static str, path: PathBuf, source: io::Error) -> LogError {
         LogError::Storage(StorageFailure {
             what,

@@ -323,8 +323,9 @@ impl FlushPlan {
             file.sync_data().await?;
             drop(permit);
             files += 1;
-            // `whole`: the segment was sealed and written when planned, nothing can follow.
-            if *whole {
+            // `whole`: the segment was sealed and written when planned. Unless a cut has opened it
+            // again, nothing can follow.
+            if *whole && log.state().generation == self.generation {
                 segment.mark_synced();
             }
         }

@@ -100,8 +100,8 @@ pub(super) struct LogState {
     pub epochs_unwritten: bool,
     /// Sealed segments below this were seen to be on the disk as a whole: a place to look from.
     pub synced_below: Cell<Offset>,
-    /// What lies past `durable` was found at an unclean start: see [`Log::write_again`].
-    pub unproven: bool,
+    /// Those past `durable` that were found at an unclean start: see [`Log::write_again`].
+    pub unproven: Vec<Rc<Segment>>,
     /// A task that persists index entries or epochs is on its way.
     pub persisting: bool,
     /// Compaction has cleaned what lies below; `None` before the first pass.
@@ -427,7 +427,7 @@ impl Log {
     /// takes the log offline.
     pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
         // Not counted below: it waits for a permit that whoever stops flushes may hold.
-        if self.state().unproven
+        if self.is_unproven()
             && let Err(error) = self.write_again().await
         {
             self.fail("write", error);

@@ -439,6 +439,11 @@ impl Loader {
         } else {
             self.open.recovery_point
         };
+        let unproven = if clean || durable >= self.log_end {
+            Vec::new()
+        } else {
+            self.segments.values().cloned().collect()
+        };
         let state = LogState {
             dir: Rc::new(self.dir.clone()),
             topic_id,
@@ -464,7 +469,7 @@ impl Loader {
             is_future: false,
             epochs_unwritten: self.report.segments_checked > 0 && epochs_changed,
             synced_below: Cell::new(Offset::ZERO),
-            unproven: !clean && durable < self.log_end,
+            unproven,
             persisting: false,
             first_dirty: None,
             recovery_point_max: None,
@@ -480,14 +485,14 @@ impl Loader {
         log.write_epochs().await?;
         let direct = log.config().segment_io == SegmentIo::Direct;
         let taken = log.take_back_journal(self.open.now_ms).await;
-        self.report.bytes_taken_back = taken.map_err(io::Error::other)?;
+        self.report.bytes_taken_back = taken.map_err(LogError::into_io)?;
         let taken = self.report.bytes_taken_back > 0;
         // The flush may write again through the page cache what lies beside their last block.
         log.writer_idle().await;
         if log.durability().waits_for_flush() || direct || taken {
             // What is served must be what survives where the row counts durable records only.
             // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
-            log.flush().await.map_err(io::Error::other)?;
+            log.flush().await.map_err(LogError::into_io)?;
             let handles = log.state().active().handles();
             if !clean && let Some(handles) = handles {
                 // Also where nothing was to be flushed: a file that an earlier life cut may grow
@@ -496,7 +501,7 @@ impl Loader {
                 file.sync_data().await?;
             }
         }
-        log.settle().await.map_err(io::Error::other)?;
+        log.settle().await.map_err(LogError::into_io)?;
         Ok((log, self.report))
     }
 

@@ -310,17 +310,16 @@ impl Log {
         }
         let (from, segments) = {
             let state = self.state();
-            if !state.unproven {
-                return Ok(());
-            }
             let from = state.marks.durable();
             let first = state.floor_base(from);
-            let segments: Vec<Rc<Segment>> = state
-                .segments
-                .range(first..)
-                .map(|(_, s)| s.clone())
-                .collect();
-            (from, segments)
+            // Only what was found: what was written since, perhaps past the page cache, needs no
+            // second time through it.
+            let is_found = |one: &&Rc<Segment>| {
+                let mut found = state.unproven.iter();
+                found.any(|found| Rc::ptr_eq(found, one))
+            };
+            let segments = state.segments.range(first..).map(|(_, one)| one);
+            (from, segments.filter(is_found).cloned().collect::<Vec<_>>())
         };
         for segment in segments {
             let Some(handles) = segment.handles() else {
@@ -339,7 +338,7 @@ impl Log {
                 position = next;
             }
         }
-        self.state_mut().unproven = false;
+        self.state_mut().unproven.clear();
         Ok(())
     }
 }

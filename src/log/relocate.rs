@@ -77,7 +77,7 @@ impl Log {
 
     /// Whether what an unclean start found has still to be written again before a flush covers it.
     pub fn is_unproven(&self) -> bool {
-        self.state().unproven
+        !self.state().unproven.is_empty()
     }
 
     /// Whether all that a roll leaves to be done behind is done, so that the files are whole.
@@ -149,10 +149,9 @@ impl Log {
             let (old, new) = (&mut *guard, &mut *other);
             let mut waiting = BytesMut::new();
             for write in old.queue.waiting() {
-                write
-                    .parts
-                    .iter()
-                    .for_each(|part| waiting.extend_from_slice(part));
+                // Of a batch that is half written nothing counts, and nothing was copied.
+                let parts = write.head.iter().chain(&write.parts);
+                parts.for_each(|part| waiting.extend_from_slice(part));
             }
             let end = old.marks.log_end();
             old.queue.clear();

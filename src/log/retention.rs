@@ -118,7 +118,7 @@ fn plan(state: &LogState, now_ms: i64, high_watermark: Offset) -> Vec<RetentionC
         }
         let age_ms = now_ms.saturating_sub(segment.retention_timestamp());
         let by_time = config.delete && config.retention_ms >= 0 && age_ms > config.retention_ms;
-        let by_size = config.delete && surplus > 0 && surplus >= segment.size() && !is_active;
+        let by_size = config.delete && surplus > 0 && surplus >= segment.size();
         let below_start = end <= state.marks.log_start() && !is_active;
         let cause = match (by_time, by_size, below_start) {
             (true, ..) => RetentionCause::Time,

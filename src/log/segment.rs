@@ -272,8 +272,12 @@ impl Segment {
             || state.size + incoming.size > SEGMENT_BYTES_MAX
             || (state.size > 0 && waited_ms > config.roll_after_ms(state.jitter_ms))
             || full
-            || incoming.last.since(self.base) > i32::MAX as u64
-            || incoming.last < self.base
+            || !self.has_place_for(incoming.last)
+    }
+
+    /// Whether an index entry of this segment can name the offset.
+    pub fn has_place_for(&self, offset: Offset) -> bool {
+        offset >= self.base && offset.since(self.base) <= i32::MAX as u64
     }
 
     /// Enters a batch at the end and returns its position. The bytes are the appender's to write.

@@ -115,10 +115,11 @@ impl Log {
                 leftovers::remove(&self.dir().join(name)).await?;
             }
             let (active, dir, config) = self.active_dir_config();
-            active.open_files(&dir, config.segment_io).await?;
+            // Without space the writer makes them, before the first byte.
+            self.tolerate_no_space(active.open_files(&dir, config.segment_io).await)?;
             self.state_mut().files_made += 1;
             self.load_partial_block().await?;
-            self.write_epochs().await
+            self.tolerate_no_space(self.write_epochs().await)
         };
         let outcome = outcome.await;
         self.end_cut(outcome)

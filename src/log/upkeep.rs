@@ -31,6 +31,9 @@ use super::writer::trim;
 /// the default interval, and one write instead of 64.
 const PERSIST_ENTRIES: usize = 128;
 
+/// How long what a full disk refused waits before it is tried again.
+const NO_SPACE_PAUSE: Duration = Duration::from_secs(5);
+
 impl Log {
     /// Rolls to a new segment if an append of `incoming`, which begins at `first`, demands it.
     pub(super) fn roll_if_due(
@@ -95,29 +98,41 @@ impl Log {
         while self.check_usable().is_ok() && self.awaits_files(base) {
             self.progress.wait().await;
         }
-        let permit = self.upkeep.acquire(1).await;
-        let stands = {
-            let state = self.state();
-            let live = state.segments.get(&old.base());
-            state.segments.contains_key(&base) && live.is_some_and(|live| Rc::ptr_eq(live, &old))
-        };
-        if stands && self.check_usable().is_ok() {
+        loop {
+            let permit = self.upkeep.acquire(1).await;
+            let stands = {
+                let state = self.state();
+                let live = state.segments.get(&old.base());
+                let is_old = live.is_some_and(|live| Rc::ptr_eq(live, &old));
+                is_old && state.segments.contains_key(&base)
+            };
+            if !stands || self.check_usable().is_err() {
+                return;
+            }
             let dir = self.dir();
             let outcome = async {
                 let _turn = self.shard.persists.acquire(1).await;
-                self.write_snapshot(&dir, base, snapshot).await?;
+                self.write_snapshot(&dir, base, snapshot.clone()).await?;
                 old.persist_indexes(&dir, true).await
             };
-            if let Err(error) = outcome.await {
-                self.background_failure("complete a roll", error);
-                return;
+            match outcome.await {
+                Ok(()) => break,
+                Err(error) if is_no_space(&error) => {
+                    // Until then the recovery point stays, and nothing here is compacted.
+                    tracing::warn!(dir = %dir.display(), %error, "roll not completed for lack of space");
+                }
+                Err(error) => {
+                    self.fail("complete a roll", error);
+                    return;
+                }
             }
-            self.shard.index_budget.charge(&old);
             drop(permit);
-            // So that the recovery point moves past the old segment. Not in the shard's rounds:
-            // up to a whole segment may be dirty, and acknowledgements would wait for it.
-            self.flush_written(&Rc::new(Semaphore::new(1))).await;
+            rt::sleep(NO_SPACE_PAUSE).await;
         }
+        self.shard.index_budget.charge(&old);
+        // So that the recovery point moves past the old segment. Not in the shard's rounds: up to
+        // a whole segment may be dirty, and acknowledgements would wait for it.
+        self.flush_written(&Rc::new(Semaphore::new(1))).await;
     }
 
     fn awaits_files(&self, base: Offset) -> bool {
@@ -187,7 +202,10 @@ impl Log {
                 state.epochs.encode(),
             )
         };
-        rt::fs::write_atomic(&path, text.into_bytes()).await
+        let written = rt::fs::write_atomic(&path, text.into_bytes()).await;
+        // On a full disk it is owed still, and no clean stop comes without it.
+        self.state_mut().epochs_unwritten |= written.is_err();
+        written
     }
 
     /// Where an O_DIRECT segment ends inside a block, that block is rewritten by the next append.

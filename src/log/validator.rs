@@ -75,6 +75,8 @@ pub struct ValidationRules {
     pub compression: Option<Codec>,
     /// The level for `compression`; `None` is the codec's default.
     pub compression_level: Option<i32>,
+    /// `max.decompressed.message.bytes`: what a record of a compressed batch may inflate to.
+    pub record_bytes_max: usize,
     /// What a batch may inflate to.
     pub inflated_bytes_max: usize,
 }
@@ -90,6 +92,7 @@ impl Default for ValidationRules {
             after_max_ms: 60 * 60 * 1000,
             compression: None,
             compression_level: None,
+            record_bytes_max: i32::MAX as usize,
             inflated_bytes_max: INFLATED_BYTES_MAX,
         }
     }
@@ -405,7 +408,9 @@ impl Judge<'_> {
             timestamp_error: false,
         };
         let window = self.window();
+        let mut largest = 0;
         let visit = |index: i32, record: RecordRef<'_>| {
+            largest = largest.max(record.size);
             let own = || base_timestamp.wrapping_add(record.timestamp_delta);
             let timestamp = stamp.unwrap_or_else(own);
             if timestamp > walk.max_timestamp {
@@ -421,6 +426,12 @@ impl Judge<'_> {
             }
         };
         record::walk(body, batch.record_count(), visit).map_err(|error| self.unreadable(error))?;
+        let max = self.rules.record_bytes_max;
+        if largest > max && batch.codec() != Some(Codec::None) {
+            return Err(Rejected::invalid(format_args!(
+                "Invalid record size: {largest} exceeds the configured maximum record size of {max}."
+            )));
+        }
         Ok(walk)
     }
 

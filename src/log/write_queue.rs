@@ -82,6 +82,8 @@ pub(super) struct PendingWrite {
     pub segment: Rc<Segment>,
     pub position: u64,
     pub parts: SmallVec<[Bytes; 2]>,
+    /// What of the batch went with the write before, to the end of that one's last block.
+    pub head: SmallVec<[Bytes; 2]>,
     pub size: u32,
     pub last: Offset,
 }
@@ -393,6 +395,7 @@ impl WriteQueue {
         for part in &mut front.parts {
             let piece = part.len().min(left);
             write.parts.push(part.slice(..piece));
+            front.head.push(part.slice(..piece));
             part.advance(piece);
             left -= piece;
         }
@@ -506,6 +509,7 @@ mod tests {
                 segment: segment.clone(),
                 position,
                 parts: SmallVec::from_iter([Bytes::from(vec![record as u8; size as usize])]),
+                head: SmallVec::new(),
                 size,
                 last: Offset(record),
             });

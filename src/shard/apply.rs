@@ -163,7 +163,16 @@ impl Shard {
             }
         }
         let dirs: Vec<PathBuf> = opens.iter().map(|open| open.log_dir.clone()).collect();
+        let points: Vec<Offset> = opens.iter().map(|open| open.recovery_point).collect();
         let opened = self.logs.open_all(opens).await;
+        let is_below = |(opened, point): (&Result<(Rc<Log>, _), _>, &Offset)| {
+            opened.as_ref().is_ok_and(|(log, _)| log.log_end() < *point)
+        };
+        if opened.iter().zip(&points).any(is_below) {
+            // A recovery has cut below what the checkpoint vouches for. What is appended there from
+            // now on must not be believed unseen.
+            self.write_recovery_points().await;
+        }
         let mut placed = Vec::new();
         for ((new, dir), opened) in new.into_iter().zip(dirs).zip(opened) {
             match opened {

@@ -89,7 +89,7 @@ impl Shard {
     }
 
     /// Has the checkpoints written; the directories where that failed, `None` if control is gone.
-    async fn write_recovery_points(&self) -> Option<Vec<PathBuf>> {
+    pub(super) async fn write_recovery_points(&self) -> Option<Vec<PathBuf>> {
         let write = |control: Rc<Control>| -> LocalFuture<Vec<PathBuf>> {
             Box::pin(async move { control.write_checkpoints(true).await })
         };

@@ -19,6 +19,8 @@ pub struct RecordRef<'a> {
     pub offset_delta: i32,
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
+    /// Bytes of the record behind its length, not compressed.
+    pub size: usize,
     headers: HeadersRef<'a>,
 }
 
@@ -61,6 +63,7 @@ impl<'a> RecordRef<'a> {
             return Err("its length and its contents disagree");
         }
         let record = RecordRef {
+            size: len,
             timestamp_delta,
             offset_delta,
             key,

@@ -114,20 +114,32 @@ async fn reads_past_the_cache_agree_with_reads(env: Env) {
     let buffers = ReadBuffers::new(128 << 10, 1);
     for position in [0, 4096, 128 << 10, 290_816, 303_104] {
         let buffer = buffers.take().unwrap();
-        let (read, buffer) = file.read_past_cache(position, buffer, 16 << 10).await;
+        let (read, buffer) = file.read_past_cache(position, buffer, 0..128 << 10).await;
         let read = read.unwrap();
         let want = data.slice((position as usize).min(data.len())..);
         assert_eq!(read, want.len().min(128 << 10));
         assert_eq!(buffer.freeze(0..read), want.slice(..read));
     }
     let (read, buffer) = file
-        .read_past_cache(100, buffers.take().unwrap(), 4096)
+        .read_past_cache(100, buffers.take().unwrap(), 0..4096)
         .await;
     assert_eq!(read.unwrap_err().kind(), ErrorKind::InvalidInput);
     drop(buffer);
+    // A part of the buffer, the rest of it untouched; never past its end.
+    let mut buffer = ReadBuffer::lone(12 << 10);
+    buffer.as_mut_slice().fill(7);
+    let (read, buffer) = file.read_past_cache(8192, buffer, 4096..8192).await;
+    assert_eq!(read.unwrap(), 4096);
+    let whole = buffer.freeze(0..12 << 10);
+    assert_eq!(whole.slice(4096..8192), data.slice(8192..12_288));
+    assert!(whole[..4096].iter().chain(&whole[8192..]).all(|b| *b == 7));
+    for wrong in [1..4096, 0..8192] {
+        let (read, _) = file.read_past_cache(0, ReadBuffer::lone(4096), wrong).await;
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
     // Overwritten bytes are seen at once.
     file.write_now(5000, &[IoSlice::new(b"new")]).unwrap();
-    let (read, buffer) = file.read_past_cache(4096, ReadBuffer::lone(4096), 1).await;
+    let (read, buffer) = file.read_past_cache(4096, ReadBuffer::lone(4096), 0..4096).await;
     assert_eq!(read.unwrap(), 4096);
     assert_eq!(&buffer.freeze(904..907)[..], b"new");
     let direct = File::open(env.dir.join("b"), OpenOptions::READ.direct())
@@ -135,7 +147,7 @@ async fn reads_past_the_cache_agree_with_reads(env: Env) {
         .unwrap();
     file.sync_data().await.unwrap();
     let (read, buffer) = direct
-        .read_past_cache(0, ReadBuffer::lone(4096), 1 << 20)
+        .read_past_cache(0, ReadBuffer::lone(4096), 0..4096)
         .await;
     assert_eq!(read.unwrap(), 4096);
     assert_eq!(buffer.freeze(0..4096), data.slice(..4096));

@@ -36,6 +36,12 @@ struct Told {
     entry: Entry,
 }
 
+/// Frames to be given up: up to where, and what they tell.
+struct Behind {
+    head: u64,
+    logs: Vec<(LogKey, Rc<Log>, Offset)>,
+}
+
 enum State {
     Absent,
     Making,
@@ -211,8 +217,13 @@ impl DirJournal {
         if parts.is_empty() {
             // A change alone may find the journal full: what is in it must go to the segments.
             while !file.has_room(super::frame::frame_size(&entries)) {
-                self.flush_behind(&file).await;
+                let flushed = self.flush_behind(&file, self.behind(&file)).await;
                 if !matches!(*self.state.borrow(), State::Ready(_)) {
+                    return 0;
+                }
+                if let Err(error) = flushed {
+                    // The frames will never be given up, so the change can never be told.
+                    self.fail(error.into_failure(&self.log_dir), &changes, &parts);
                     return 0;
                 }
             }
@@ -220,7 +231,12 @@ impl DirJournal {
         let written = match file.write(&entries).await {
             Ok(written) => written,
             Err(error) => {
-                self.fail(error, &changes, &parts);
+                let failure = StorageFailure {
+                    what: "journal write",
+                    path: self.log_dir.clone(),
+                    source: Arc::new(error),
+                };
+                self.fail(failure, &changes, &parts);
                 return 0;
             }
         };
@@ -234,21 +250,17 @@ impl DirJournal {
             part.log.journaled(part.generation, upto);
         }
         if file.live_bytes() > file.size() / 2 && !self.flushing.replace(true) {
-            let journal = self.clone();
+            let (journal, behind) = (self.clone(), self.behind(&file));
             drop(rt::spawn(async move {
-                journal.flush_behind(&file).await;
+                // The log that failed has told its directory.
+                let _ = journal.flush_behind(&file, behind).await;
                 journal.flushing.set(false);
             }));
         }
         written
     }
 
-    fn fail(&self, error: io::Error, changes: &[Told], parts: &[JournalPart]) {
-        let failure = StorageFailure {
-            what: "journal write",
-            path: self.log_dir.clone(),
-            source: Arc::new(error),
-        };
+    fn fail(&self, failure: StorageFailure, changes: &[Told], parts: &[JournalPart]) {
         *self.state.borrow_mut() = State::Failed(failure.clone());
         self.changes.borrow_mut().clear();
         let told = std::mem::take(&mut *self.unflushed.borrow_mut());
@@ -265,41 +277,47 @@ impl DirJournal {
         self.moved.notify_all();
     }
 
-    /// Flushes the segments of every log that frames told something of, then gives these frames up.
-    async fn flush_behind(&self, file: &Rc<JournalFile>) {
-        let upto = file.head();
-        let told: Vec<(LogKey, Rc<Log>, Offset)> = {
-            let mut unflushed = self.unflushed.borrow_mut();
-            unflushed.retain(|_, (log, _)| log.strong_count() > 0);
-            let all = unflushed.iter();
-            all.filter_map(|(key, (log, upto))| Some((*key, log.upgrade()?, *upto)))
-                .collect()
-        };
-        let gate = Rc::new(Semaphore::new(BEHIND_IN_FLIGHT_MAX));
-        let mut tasks = Vec::with_capacity(told.len());
-        for (key, log, upto) in told {
-            let gate = gate.clone();
-            tasks.push((
-                key,
-                upto,
-                rt::spawn(async move { log.flush_segments_to(upto, &gate).await }),
-            ));
+    /// What the frames up to now tell. Taken in one step with the last of them: of a frame that is
+    /// on its way the logs are not known yet, and it must not be given up with these.
+    fn behind(&self, file: &JournalFile) -> Behind {
+        let mut unflushed = self.unflushed.borrow_mut();
+        unflushed.retain(|_, (log, _)| log.strong_count() > 0);
+        let logs = unflushed.iter();
+        let logs = logs.filter_map(|(key, (log, upto))| Some((*key, log.upgrade()?, *upto)));
+        Behind {
+            head: file.head(),
+            logs: logs.collect(),
         }
-        let mut whole = true;
+    }
+
+    /// Flushes the segments of the logs that frames told something of, then gives these frames up.
+    ///
+    /// # Errors
+    /// Why a log cannot be flushed. It is offline, its directory with it, and keeps its frames.
+    async fn flush_behind(&self, file: &JournalFile, behind: Behind) -> Result<(), LogError> {
+        let gate = Rc::new(Semaphore::new(BEHIND_IN_FLIGHT_MAX));
+        let mut tasks = Vec::with_capacity(behind.logs.len());
+        for (key, log, upto) in behind.logs {
+            let gate = gate.clone();
+            let task = rt::spawn(async move { log.flush_segments_to(upto, &gate).await });
+            tasks.push((key, upto, task));
+        }
+        let mut outcome = Ok(());
         for (key, upto, task) in tasks {
-            if task.await {
-                let mut unflushed = self.unflushed.borrow_mut();
-                if unflushed.get(&key).is_some_and(|(_, last)| *last == upto) {
-                    unflushed.remove(&key);
+            match task.await {
+                Ok(()) => {
+                    let mut unflushed = self.unflushed.borrow_mut();
+                    if unflushed.get(&key).is_some_and(|(_, last)| *last == upto) {
+                        unflushed.remove(&key);
+                    }
                 }
-            } else {
-                whole = false;
+                Err(error) => outcome = Err(error),
             }
         }
-        // An offline log keeps its frames: the directory is offline with it.
-        if whole {
-            file.release(upto);
+        if outcome.is_ok() {
+            file.release(behind.head);
         }
+        outcome
     }
 
     /// Ends the journal of a directory whose logs are closed.

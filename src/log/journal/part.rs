@@ -26,7 +26,7 @@ impl Log {
     /// must be flushed instead.
     pub(in crate::log) fn journal_part(&self) -> Option<(Rc<DirJournal>, JournalPart)> {
         let state = self.state();
-        let segments_wanted = state.flush_wanted > state.marks.in_segments() || state.unproven;
+        let segments_wanted = state.flush_wanted > state.marks.in_segments() || !state.unproven.is_empty();
         let takes_part = matches!(state.status, Status::Open | Status::Truncating)
             && state.config.durability().waits_for_flush();
         if segments_wanted || !takes_part {
@@ -66,24 +66,26 @@ impl Log {
         std::mem::take(&mut self.state_mut().unflushed_batches)
     }
 
-    /// Flushes segments until they hold everything below `upto` that was not cut since. False if
-    /// the log went offline before that.
+    /// Flushes segments until they hold everything below `upto` that was not cut since.
+    ///
+    /// # Errors
+    /// Why the log went offline before that.
     pub(in crate::log) async fn flush_segments_to(
         &self,
         upto: Offset,
         gate: &Rc<Semaphore>,
-    ) -> bool {
+    ) -> Result<(), LogError> {
         loop {
             {
                 let state = self.state();
-                match state.status {
-                    Status::Offline(_) => return false,
+                match &state.status {
+                    Status::Offline(error) => return Err(error.clone()),
                     // Closed with everything flushed, or deleted.
-                    Status::Closed => return true,
+                    Status::Closed => return Ok(()),
                     Status::Open | Status::Truncating => {}
                 }
                 if state.marks.in_segments() >= upto.min(state.marks.durable()) {
-                    return true;
+                    return Ok(());
                 }
             }
             self.flush_written(gate).await;

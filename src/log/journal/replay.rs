@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;
 use bytes::{Bytes, BytesMut};
@@ -16,8 +16,8 @@ use crate::rt::fs::{File, OpenOptions};
 use crate::types::{Offset, PartitionId};
 use crate::wire::batch::Batch;
 
-use super::super::error::LogError;
-use super::super::log::Log;
+use super::super::error::{LogError, StorageFailure};
+use super::super::log::{Log, Status};
 use super::file::parse_name;
 use super::frame::{self, BLOCK_BYTES, Change, Entry};
 
@@ -210,7 +210,11 @@ impl Log {
         // What a checkpoint told of the log start holds as well.
         let start = replay.start.unwrap_or_default().max(self.log_start());
         let (mut bytes, mut unwritten) = (0, 0);
+        let mut upto = Offset::ZERO;
         for batch in &replay.batches {
+            if self.log_end() < upto {
+                self.check_holds(upto).await?;
+            }
             let (base, end) = (batch.base_offset(), self.log_end());
             if batch.last_offset() < end {
                 continue;
@@ -219,6 +223,7 @@ impl Log {
             if base != end && (is_empty || (base > end && base <= start)) {
                 // Whatever is missing before it was deleted.
                 self.truncate_fully_and_start_at(base).await?;
+                upto = base;
             }
             let epoch = batch.partition_leader_epoch();
             let older = self.latest_epoch().is_some_and(|latest| epoch < latest);
@@ -229,29 +234,57 @@ impl Log {
                 );
                 break;
             }
-            self.append_as_follower(batch.clone().into_bytes(), epoch, now_ms)
-                .map_err(|error| match error {
+            let whole = batch.clone().into_bytes();
+            if let Err(error) = self.append_as_follower(whole, epoch, now_ms) {
+                self.check_holds(upto).await?;
+                return Err(match error {
                     super::super::FollowError::Log(error) => error,
                     other => LogError::Damaged {
                         path: self.dir().to_path_buf(),
                         position: 0,
                         what: other.to_string(),
                     },
-                })?;
+                });
+            }
+            upto = self.log_end();
             bytes += batch.total_size() as u64;
             unwritten += batch.total_size() as u64;
             if unwritten >= REPLAY_AT_ONCE_BYTES {
-                self.writer_idle().await;
+                self.check_holds(upto).await?;
                 unwritten = 0;
             }
         }
-        self.writer_idle().await;
+        self.check_holds(upto).await?;
         if start > self.log_end() {
             self.truncate_fully_and_start_at(start).await?;
         } else {
             self.delete_records_to(start)?;
         }
         Ok(bytes)
+    }
+
+    /// Returns when everything is written. On a full disk the writer cuts off what does not fit, but
+    /// what is taken back was acknowledged once: the journal must be there for another try.
+    async fn check_holds(&self, upto: Offset) -> Result<(), LogError> {
+        loop {
+            let moved = {
+                let state = self.state();
+                if state.queue.is_idle() && !matches!(state.status, Status::Truncating) {
+                    break;
+                }
+                self.progress.wait()
+            };
+            moved.await;
+        }
+        self.check_usable()?;
+        if self.log_end() >= upto {
+            return Ok(());
+        }
+        Err(LogError::NoSpace(StorageFailure {
+            what: "take back from the journal",
+            path: self.dir().to_path_buf(),
+            source: Arc::new(io::ErrorKind::StorageFull.into()),
+        }))
     }
 }
 

@@ -13,6 +13,7 @@ mod manager;
 mod power;
 mod reading;
 mod recovery;
+mod scarce;
 mod unlinking;
 
 use std::future::Future;

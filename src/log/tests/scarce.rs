@@ -1,0 +1,295 @@
+//! What a log owes on a full disk, under a new name and in odd places: nothing of it may be
+//! forgotten when there is room again.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lives::start;
+use super::*;
+use crate::log::journal::Journals;
+use crate::rt::sim::World;
+
+const LOG_DIR: &str = "/data";
+const LOGS: i32 = 5;
+
+fn open_in(partition: i32, io: SegmentIo) -> LogOpen {
+    let config = LogConfig {
+        segment_io: io,
+        flush_messages: 1,
+        segment_bytes: 1 << 20,
+        ..small_segments()
+    };
+    LogOpen {
+        partition,
+        ..open_of(Path::new(LOG_DIR), config)
+    }
+}
+
+async fn open_all(io: SegmentIo) -> Result<(Rc<LogShard>, Vec<Rc<Log>>), LogError> {
+    let shard = LogShard::new(ShardLimits {
+        journal_bytes: 8 << 20,
+        ..ShardLimits::default()
+    });
+    let journals = Arc::new(Journals::read(Path::new(LOG_DIR)).await.unwrap());
+    shard.found_journals(Path::new(LOG_DIR), journals);
+    let mut logs = Vec::new();
+    for partition in 0..LOGS {
+        logs.push(Log::open(&shard, open_in(partition, io)).await?.0);
+    }
+    Ok((shard, logs))
+}
+
+/// Ends of the logs; not before some of them were made durable by a frame only.
+async fn fill(io: SegmentIo, ends: &RefCell<Vec<Offset>>) {
+    crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+    crate::rt::fs::sync_dir("/").await.unwrap();
+    let (shard, logs) = open_all(io).await.unwrap();
+    for _ in 0..60 {
+        for log in &logs {
+            append(log, 2, 900);
+        }
+        for log in &logs {
+            log.wait_counted(log.log_end()).await.unwrap();
+        }
+        *ends.borrow_mut() = logs.iter().map(|log| log.log_end()).collect();
+    }
+    assert!(shard.flush_stats().journal_frames > 10);
+}
+
+#[test]
+fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
+    let mut short = 0;
+    for seed in 0..40 {
+        let io = [SegmentIo::Buffered, SegmentIo::Direct][seed as usize % 2];
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let life = Rc::new(Cell::new(0));
+        let refused = Rc::new(Cell::new(false));
+        let (known, lives, told) = (ends.clone(), life.clone(), refused.clone());
+        start(&node, move || {
+            let (known, lives, told) = (known.clone(), lives.clone(), told.clone());
+            async move {
+                lives.set(lives.get() + 1);
+                if lives.get() == 1 {
+                    fill(io, &known).await;
+                    return std::future::pending().await;
+                }
+                match open_all(io).await {
+                    Ok((_, logs)) => {
+                        let found: Vec<Offset> = logs.iter().map(|log| log.log_end()).collect();
+                        assert!(found >= *known.borrow(), "{found:?} {known:?}");
+                        if lives.get() == 3 {
+                            for log in &logs {
+                                assert_eq!(read_all(log, Offset(0)).await.len(), 60);
+                            }
+                            lives.set(4);
+                        }
+                    }
+                    Err(error) => {
+                        assert!(lives.get() == 2 && error.is_no_space(), "{error}");
+                        told.set(true);
+                    }
+                }
+                std::future::pending().await
+            }
+        });
+        let all = || ends.borrow().first() == Some(&Offset(120));
+        assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
+        node.lose_power();
+        let disk = node.disk();
+        disk.set_capacity(Some(disk.used() + 997 * seed));
+        node.restart();
+        world.run_for(Duration::from_secs(5));
+        node.lose_power();
+        disk.heal();
+        node.restart();
+        let found = || life.get() == 4;
+        assert!(world.run_until(Duration::from_secs(60), found), "seed {seed}");
+        short += u32::from(refused.get());
+    }
+    assert!(short > 5, "only {short} found the disk full");
+}
+
+#[test]
+fn an_epoch_that_a_full_disk_refused_is_written_once_there_is_room() {
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let done = Rc::new(Cell::new(false));
+        let (disk, told) = (node.disk(), done.clone());
+        start(&node, move || {
+            let (disk, told) = (disk.clone(), told.clone());
+            async move {
+                crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+                let shard = LogShard::new(ShardLimits::default());
+                let open = || open_in(0, SegmentIo::Buffered);
+                let (log, _) = Log::open(&shard, open()).await.unwrap();
+                append(&log, 1, 100);
+                log.flush().await.unwrap();
+                let newer = AppendAs {
+                    leader_epoch: LeaderEpoch(5),
+                    ..as_leader()
+                };
+                let bytes = batch_of(&[NOW_MS], 100);
+                log.append_as_leader(bytes, newer).unwrap();
+                // Before the task that writes the checkpoint runs.
+                disk.set_capacity(Some(disk.used()));
+                crate::rt::sleep(Duration::from_secs(1)).await;
+                disk.heal();
+                // So that no look at the log's tail finds where the epoch began.
+                for _ in 0..20 {
+                    log.append_as_leader(batch_of(&[NOW_MS], 100), newer).unwrap();
+                }
+                log.close().await.unwrap();
+                let clean = LogOpen {
+                    clean_shutdown: true,
+                    recovery_point: Offset(22),
+                    ..open()
+                };
+                let (log, _) = Log::open(&shard, clean).await.unwrap();
+                let found = (log.log_end(), log.end_offset_for_epoch(LeaderEpoch(1)));
+                let ended = Some((LeaderEpoch(1), Offset(1)));
+                assert_eq!(found, (Offset(22), ended), "seed {seed}");
+                told.set(true);
+            }
+        });
+        assert!(world.run_until(Duration::from_secs(60), || done.get()));
+    }
+}
+
+#[test]
+fn a_roll_that_a_full_disk_refused_is_completed_once_there_is_room() {
+    let world = World::new(3);
+    let node = world.add_node("broker");
+    let done = Rc::new(Cell::new(false));
+    let (disk, told) = (node.disk(), done.clone());
+    start(&node, move || {
+        let (disk, told) = (disk.clone(), told.clone());
+        async move {
+            crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+            let shard = LogShard::new(ShardLimits::default());
+            let (log, _) = open(&shard, Path::new(LOG_DIR), small_segments()).await;
+            append(&log, 5, 300);
+            log.flush().await.unwrap();
+            log.roll(NOW_MS);
+            // Before the task that completes it runs.
+            disk.set_capacity(Some(disk.used()));
+            crate::rt::sleep(Duration::from_secs(1)).await;
+            assert!(!log.is_settled(), "the disk is full");
+            disk.heal();
+            crate::rt::sleep(Duration::from_secs(10)).await;
+            assert!(log.is_settled());
+            told.set(true);
+        }
+    });
+    assert!(world.run_until(Duration::from_secs(60), || done.get()));
+}
+
+#[test]
+fn a_log_whose_last_batch_is_half_written_moves_as_a_whole() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            writes: small_writes(),
+            ..ShardLimits::default()
+        });
+        let config = LogConfig {
+            segment_io: SegmentIo::Direct,
+            segment_bytes: 1 << 20,
+            ..LogConfig::default()
+        };
+        let (from, to) = (dir.join("a"), dir.join("b"));
+        for dir in [&from, &to] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        let (log, _) = open(&shard, &from, config.clone()).await;
+        let name = names::future_dir(log.topic(), log.partition(), Uuid::from_halves(5, 6));
+        let (copy, _) = Log::open_future(&shard, open_of(&to, config), &name)
+            .await
+            .unwrap();
+        for round in 0..20 {
+            for _ in 0..30 {
+                append(&log, 1, 700 + 97 * round);
+            }
+            crate::rt::yield_now().await;
+        }
+        let held = log.hold_writes().await.unwrap();
+        append(&log, 1, 50);
+        while copy.log_end() < log.written() {
+            let outcome = log
+                .read(copy.log_end(), log.written(), 1 << 20, true)
+                .await
+                .unwrap();
+            for batch in batches(&outcome) {
+                copy.append_as_follower(batch.into_bytes(), LeaderEpoch(1), NOW_MS)
+                    .unwrap();
+            }
+        }
+        copy.flush().await.unwrap();
+        let waited = log.log_end().0 - log.written().0;
+        assert!(waited > 1, "nothing waited");
+        copy.take_place_of(&held).await.unwrap();
+        drop(held);
+        log.flush().await.unwrap();
+        assert_eq!(log.log_end(), Offset(601));
+        assert_eq!(read_all(&log, Offset(0)).await.len(), 601);
+        assert!(log.dir().starts_with(&to));
+    });
+}
+
+#[test]
+fn an_empty_log_starts_over_at_a_batch_that_its_segment_does_not_reach() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, small_segments()).await;
+        let far: i64 = 3_000_000_000;
+        for at in 0..20 {
+            let mut bytes = batch_of(&[NOW_MS], 300).to_vec();
+            bytes[..8].copy_from_slice(&(far + at).to_be_bytes());
+            let append = || log.append_as_follower(bytes.clone().into(), LeaderEpoch(1), NOW_MS);
+            match append() {
+                Err(FollowError::StartOver(first)) => {
+                    assert_eq!((at, first), (0, Offset(far)));
+                    log.truncate_fully_and_start_at(first).await.unwrap();
+                    append().unwrap();
+                }
+                appended => assert_eq!(appended.unwrap().log_end, Offset(far + at + 1)),
+            }
+        }
+        log.close().await.unwrap();
+        let (log, report) = open(&shard, &dir, small_segments()).await;
+        assert_eq!(
+            (log.log_end(), &report.cuts[..]),
+            (Offset(far + 20), &[][..])
+        );
+        assert_eq!(read_all(&log, Offset(far)).await.len(), 20);
+    });
+}
+
+#[test]
+fn a_log_that_may_keep_no_byte_gives_up_its_last_segment_too() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let config = LogConfig {
+            retention_bytes: 0,
+            retention_ms: -1,
+            ..small_segments()
+        };
+        let (log, _) = open(&shard, &dir, config).await;
+        for _ in 0..20 {
+            append(&log, 1, 600);
+        }
+        log.flush().await.unwrap();
+        assert!(log.segment_count() > 2);
+        let mut rounds = 0;
+        while log.log_start() < log.log_end() {
+            rounds += 1;
+            assert!(rounds < 100, "{:?}", log.watermarks());
+            log.apply_retention(NOW_MS, log.log_end());
+            crate::rt::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(log.log_end(), Offset(20));
+        assert_eq!(append(&log, 1, 10).last_offset, Offset(20));
+    });
+}
