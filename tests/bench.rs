@@ -328,6 +328,58 @@ fn a_sweep_ends_where_the_goal_is_missed_and_compares_with_itself() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("100/s"));
 }
 
+#[test]
+fn a_search_ends_with_the_highest_rate_that_is_kept() {
+    let broker = Broker::start(&[]);
+    let result = load(
+        &broker,
+        &[
+            "--partitions",
+            "1",
+            "--search",
+            "--rate",
+            "200",
+            "--p99-ms",
+            "2000",
+            "--acks",
+            "1",
+            "--warm-up",
+            "0",
+            "--duration",
+            "0.2",
+            "--drain",
+            "2",
+            "--quiet",
+        ],
+    );
+    let kept: Vec<&str> = result.runs.iter().map(|run| run.name.as_str()).collect();
+    let best = kept.iter().filter(|name| name.ends_with("(highest kept)"));
+    assert_eq!(best.count(), 1, "{kept:?}");
+    assert!(kept.len() > 1, "{kept:?}");
+}
+
+#[test]
+fn a_load_that_comes_to_nothing_leaves_an_earlier_result_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let (old, new) = (home.path().join("old.json"), home.path().join("new.html"));
+    std::fs::write(&old, "an earlier result").unwrap();
+    let (json, html) = (old.to_str().unwrap(), new.to_str().unwrap());
+    refused(&[
+        "--bootstrap-server",
+        "127.0.0.1:1",
+        "--api-timeout-ms",
+        "200",
+        "--no-floors",
+        "--quiet",
+        "--json",
+        json,
+        "--html",
+        html,
+    ]);
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "an earlier result");
+    assert!(!new.exists());
+}
+
 /// It failed, and said why in one line.
 fn refused(arguments: &[&str]) -> String {
     let output = bench(arguments);

@@ -419,7 +419,7 @@ impl LoadArgs {
         };
         // A file that cannot be written is told before the load, not after it.
         for path in [&self.json, &self.html].into_iter().flatten() {
-            write(path, "")?;
+            check_writable(path)?;
         }
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
         let host = host();
@@ -434,15 +434,25 @@ impl LoadArgs {
                 .map_or_else(|| "done".to_owned(), |why| format!("not kept: {why}"));
             eprintln!("{}: {verdict}", step.run.name);
         };
-        let runs = if self.search {
-            saturation(&plan, goal, self.rate, self.arrivals(), tell)
-        } else if self.sweep.is_empty() {
-            run(&plan).map(|run| vec![run])
+        let mut runs = Vec::new();
+        let arrivals = self.arrivals();
+        let many = self.search || !self.sweep.is_empty();
+        let mut outcome: Result<(), Failure> = if self.search {
+            saturation(&plan, goal, self.rate, arrivals, &mut runs, tell).map_err(Failure::from)
+        } else if many {
+            sweep(&plan, &self.sweep, goal, arrivals, &mut runs, tell).map_err(Failure::from)
         } else {
-            sweep(&plan, &self.sweep, goal, self.arrivals(), tell)
-        }?;
-        if plan.delete_topic && (self.search || !self.sweep.is_empty()) {
-            delete_topic(&plan)?;
+            let ran = run(&plan).map(|run| runs.push(run));
+            ran.map_err(Failure::from)
+        };
+        if plan.delete_topic && many {
+            outcome = outcome.and(delete_topic(&plan).map_err(Failure::from));
+        }
+        if runs.is_empty() {
+            return outcome;
+        }
+        if let Err(error) = &outcome {
+            warnings.push(format!("ended early: {error}"));
         }
         let result = BenchResult {
             schema: SCHEMA.to_owned(),
@@ -462,7 +472,7 @@ impl LoadArgs {
         if let Some(path) = &self.html {
             write(path, &bench_page(&result))?;
         }
-        Ok(())
+        outcome
     }
 
     /// What the machine does without a broker, at the sizes of this load.
@@ -475,8 +485,28 @@ impl LoadArgs {
         };
         let (floors, missing) = measure_telling(&plan);
         warnings.extend(missing);
+        if self.floors_dir.is_none() {
+            warnings.push(
+                "what the device does without a broker was not measured: --floors-dir says where"
+                    .to_owned(),
+            );
+        }
         Ok(floors)
     }
+}
+
+/// Leaves what is there, and nothing where nothing was: the load may come to nothing.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let is_new = !path.exists();
+    let opened = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path);
+    opened.map_err(|error| format!("{}: {error}", path.display()))?;
+    if is_new {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

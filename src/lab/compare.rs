@@ -11,6 +11,9 @@ use super::summary::{Costs, Rows, kind_name, percentile};
 /// another one.
 const FLOOR_RATIO_MAX: f64 = 1.25;
 
+/// Of one: figures of one broker measured twice in a row differ by as much.
+const NOISE: f64 = 0.05;
+
 /// Why two documents are not compared.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Incomparable {
@@ -63,12 +66,17 @@ impl Figure {
     }
 
     fn verdict(&self) -> &'static str {
-        match (self.ratio(), self.better) {
-            (Some(ratio), Better::Higher) if ratio > 1.0 => "better",
-            (Some(ratio), Better::Lower) if ratio < 1.0 => "better",
-            (Some(ratio), _) if ratio != 1.0 => "worse",
-            (Some(_), _) => "same",
-            (None, _) => "",
+        let Some(ratio) = self.ratio() else {
+            return "";
+        };
+        let gain = match self.better {
+            Better::Higher => ratio,
+            Better::Lower => 1.0 / ratio,
+        };
+        match gain {
+            _ if (gain - 1.0).abs() < NOISE => "about the same",
+            1.0.. => "better",
+            _ => "worse",
         }
     }
 }
@@ -482,7 +490,7 @@ mod tests {
             prop_assert!(comparison.notes.is_empty());
             for figure in comparison.runs[0].figures.iter().chain(&comparison.floors) {
                 prop_assert!(figure.ratio().is_none_or(|ratio| ratio == 1.0));
-                prop_assert!(["", "same"].contains(&figure.verdict()));
+                prop_assert!(["", "about the same"].contains(&figure.verdict()));
             }
         }
 

@@ -77,44 +77,57 @@ impl ProcessReading {
 /// The CPU time of every thread of this process at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OwnThreads {
-    nanos: HashMap<u32, u64>,
+    threads: HashMap<u32, Spent>,
+}
+
+/// What a thread has had since its start, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Spent {
+    ran: u64,
+    /// Ready to run, without a core.
+    waited: u64,
 }
 
 impl OwnThreads {
     /// # Errors
     /// What reading `/proc/self/task` fails with.
     pub fn read() -> io::Result<OwnThreads> {
-        let mut nanos = HashMap::new();
+        let mut threads = HashMap::new();
         for entry in fs::read_dir("/proc/self/task")? {
             let entry = entry?;
             let Some(tid) = entry.file_name().to_str().and_then(|id| id.parse().ok()) else {
                 continue;
             };
             // A thread may end while the list is read; it is then left out.
-            if let Ok(spent) = thread_nanos(&entry.path()) {
-                nanos.insert(tid, spent);
+            if let Ok(spent) = spent(&entry.path()) {
+                threads.insert(tid, spent);
             }
         }
-        Ok(OwnThreads { nanos })
+        Ok(OwnThreads { threads })
     }
 
     /// What the threads cost from `earlier` until this reading, which took `seconds`. Threads that
     /// have ended in between are not in it: read while they live.
     pub fn since(&self, earlier: &OwnThreads, seconds: f64) -> ToolCost {
-        let spent = self.nanos.iter().map(|(tid, now)| {
-            let before = earlier.nanos.get(tid).copied().unwrap_or(0);
-            now.saturating_sub(before) as f64 / 1e9
+        let spent = self.threads.iter().map(|(tid, now)| {
+            let before = earlier.threads.get(tid).copied().unwrap_or_default();
+            Spent {
+                ran: now.ran.saturating_sub(before.ran),
+                waited: now.waited.saturating_sub(before.waited),
+            }
         });
-        let spent: Vec<f64> = spent.collect();
-        let busiest = spent.iter().copied().fold(0.0, f64::max);
+        let spent: Vec<Spent> = spent.collect();
+        let busiest = spent.iter().max_by_key(|spent| spent.ran).copied();
+        let busiest = busiest.unwrap_or_default();
+        let share = |nanos: u64| match seconds > 0.0 {
+            true => nanos as f64 / 1e9 / seconds,
+            false => 0.0,
+        };
         ToolCost {
-            threads: spent.iter().filter(|spent| **spent > 0.0).count() as u32,
-            cpu_seconds: spent.iter().sum(),
-            busiest_thread: if seconds > 0.0 {
-                busiest / seconds
-            } else {
-                0.0
-            },
+            threads: spent.iter().filter(|spent| spent.ran > 0).count() as u32,
+            cpu_seconds: spent.iter().map(|spent| spent.ran).sum::<u64>() as f64 / 1e9,
+            busiest_thread: share(busiest.ran),
+            busiest_thread_waited: share(busiest.waited),
         }
     }
 }
@@ -124,23 +137,24 @@ impl OwnThreads {
 /// # Errors
 /// What reading `/proc/thread-self` fails with.
 pub fn own_thread_seconds() -> io::Result<f64> {
-    Ok(thread_nanos(Path::new("/proc/thread-self"))? as f64 / 1e9)
+    Ok(spent(Path::new("/proc/thread-self"))?.ran as f64 / 1e9)
 }
 
 /// The scheduler's account is exact to the nanosecond (of a thread that runs right now: to the
-/// last tick); a kernel without it has the ticks.
-fn thread_nanos(directory: &Path) -> io::Result<u64> {
-    if let Ok(text) = fs::read_to_string(directory.join("schedstat"))
-        && let Some(nanos) = text
-            .split_ascii_whitespace()
-            .next()
-            .and_then(|n| n.parse().ok())
-    {
-        return Ok(nanos);
+/// last tick); a kernel without it has the ticks, and does not tell who waited.
+fn spent(directory: &Path) -> io::Result<Spent> {
+    if let Ok(text) = fs::read_to_string(directory.join("schedstat")) {
+        let mut fields = text.split_ascii_whitespace().map(str::parse);
+        if let (Some(Ok(ran)), Some(Ok(waited))) = (fields.next(), fields.next()) {
+            return Ok(Spent { ran, waited });
+        }
     }
     let stat = fs::read_to_string(directory.join("stat"))?;
     let times = Times::parse(&stat).ok_or_else(|| io::Error::other("stat has an unknown form"))?;
-    Ok((times.cpu_ticks as f64 / ticks_per_second() * 1e9) as u64)
+    Ok(Spent {
+        ran: (times.cpu_ticks as f64 / ticks_per_second() * 1e9) as u64,
+        waited: 0,
+    })
 }
 
 /// What stands in a `stat` file.

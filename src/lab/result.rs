@@ -163,6 +163,33 @@ pub struct Moment {
     pub p50_us: Option<u64>,
     pub p99_us: Option<u64>,
     pub max_us: Option<u64>,
+    /// Of its other kinds that have samples in this second.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<OtherLatency>,
+}
+
+/// One kind of latency in one second.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct OtherLatency {
+    pub kind: LatencyKind,
+    pub p50_us: Option<u64>,
+    pub p99_us: Option<u64>,
+    pub max_us: Option<u64>,
+}
+
+impl Moment {
+    /// The latencies of a kind in this second; `first` is the run's first kind.
+    pub fn latency(&self, kind: LatencyKind, first: LatencyKind) -> Option<OtherLatency> {
+        if kind == first {
+            return Some(OtherLatency {
+                kind,
+                p50_us: self.p50_us,
+                p99_us: self.p99_us,
+                max_us: self.max_us,
+            });
+        }
+        self.others.iter().find(|other| other.kind == kind).copied()
+    }
 }
 
 /// What the load itself cost.
@@ -172,6 +199,10 @@ pub struct ToolCost {
     pub cpu_seconds: f64,
     /// CPU time of the busiest thread over the run's time: near 1 the tool is the bottleneck.
     pub busiest_thread: f64,
+    /// The share of the time for which that thread could have run and had no core: the tool and the
+    /// brokers want more cores than there are.
+    #[serde(default)]
+    pub busiest_thread_waited: f64,
 }
 
 /// What a broker on the same machine cost, read from the kernel's accounting of its process.

@@ -64,6 +64,7 @@ pub(in crate::lab) fn result(run: &str, records: u64, slower: f64) -> BenchResul
                 threads: 1,
                 cpu_seconds: 0.25,
                 busiest_thread: 0.25,
+                busiest_thread_waited: 0.0,
             },
             brokers: vec![BrokerCost {
                 pid: 42,

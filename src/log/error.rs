@@ -76,9 +76,9 @@ impl LogError {
     /// As a failure of the storage at `path`.
     pub(super) fn into_failure(self, path: &Path) -> StorageFailure {
         match self {
-            LogError::Offline(failure) | LogError::NoSpace(failure) | LogError::Storage(failure) => {
-                failure
-            }
+            LogError::Offline(failure)
+            | LogError::NoSpace(failure)
+            | LogError::Storage(failure) => failure,
             other => StorageFailure {
                 what: "use",
                 path: path.to_owned(),
@@ -90,9 +90,9 @@ impl LogError {
     /// As an error of the kind that it comes from, so that a full disk stays one.
     pub(super) fn into_io(self) -> io::Error {
         let kind = match &self {
-            LogError::Offline(failure) | LogError::NoSpace(failure) | LogError::Storage(failure) => {
-                failure.source.kind()
-            }
+            LogError::Offline(failure)
+            | LogError::NoSpace(failure)
+            | LogError::Storage(failure) => failure.source.kind(),
             _ => io::ErrorKind::Other,
         };
         io::Error::new(kind, self)

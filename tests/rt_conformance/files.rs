@@ -139,7 +139,9 @@ async fn reads_past_the_cache_agree_with_reads(env: Env) {
     }
     // Overwritten bytes are seen at once.
     file.write_now(5000, &[IoSlice::new(b"new")]).unwrap();
-    let (read, buffer) = file.read_past_cache(4096, ReadBuffer::lone(4096), 0..4096).await;
+    let (read, buffer) = file
+        .read_past_cache(4096, ReadBuffer::lone(4096), 0..4096)
+        .await;
     assert_eq!(read.unwrap(), 4096);
     assert_eq!(&buffer.freeze(904..907)[..], b"new");
     let direct = File::open(env.dir.join("b"), OpenOptions::READ.direct())

@@ -9,12 +9,17 @@ use super::plan::Plan;
 use super::progress;
 use super::samples::{Count, Latencies, Second, Sums, Told};
 use super::schedule::Window;
-use crate::lab::result::{BrokerCost, Flow, LatencyKind, Moment, Run, ToolCost, Transactions};
+use crate::lab::histogram::Histogram;
+use crate::lab::result::{
+    BrokerCost, Flow, LatencyKind, Moment, OtherLatency, Run, ToolCost, Transactions,
+};
 
 /// The share of the intended rate below which a broker (or the tool) did not keep up.
 pub(super) const KEPT_UP: f64 = 0.95;
 /// Of a core: above it a thread of the tool may have been what limited the run.
 const BUSY_THREAD: f64 = 0.9;
+/// The share of the time without a core from which on the tool was held up by whoever had it.
+const WAITED: f64 = 0.1;
 
 /// One second of all threads.
 #[derive(Default)]
@@ -101,9 +106,21 @@ impl Gatherer {
             return;
         };
         self.latencies.merge(&whole.latencies);
-        let histogram = whole.latencies.of(self.kind);
-        let percentile = |percent| histogram.and_then(|one| one.percentile(percent));
-        let stated = |percent| histogram.and_then(|one| one.stated_percentile(percent));
+        let of = |kind, histogram: &Histogram| OtherLatency {
+            kind,
+            p50_us: histogram.stated_percentile(50.0),
+            p99_us: histogram.stated_percentile(99.0),
+            max_us: histogram.percentile(100.0),
+        };
+        let mut others = Vec::new();
+        let mut first = None;
+        for (kind, histogram) in whole.latencies.iter() {
+            if kind == self.kind {
+                first = Some(of(kind, histogram));
+            } else {
+                others.push(of(kind, histogram));
+            }
+        }
         let moment = Moment {
             second: u32::try_from(index).unwrap_or(0),
             produced_records: whole.produced.records,
@@ -111,9 +128,10 @@ impl Gatherer {
             produced_bytes: whole.produced.bytes,
             consumed_bytes: whole.consumed.bytes,
             errors: whole.errors,
-            p50_us: stated(50.0),
-            p99_us: stated(99.0),
-            max_us: percentile(100.0),
+            p50_us: first.and_then(|first| first.p50_us),
+            p99_us: first.and_then(|first| first.p99_us),
+            max_us: first.and_then(|first| first.max_us),
+            others,
         };
         if self.progress {
             let in_all = self.window.seconds();
@@ -172,6 +190,18 @@ impl Gatherer {
                 "the tool's busiest thread used {:.0}% of a core: the tool may be what limited \
                  this run (try --threads or --cpus)",
                 run.tool.busiest_thread * 100.0
+            ));
+        }
+        let wanted = run.tool.busiest_thread + run.tool.busiest_thread_waited;
+        if run.tool.busiest_thread <= BUSY_THREAD
+            && wanted > BUSY_THREAD
+            && run.tool.busiest_thread_waited > WAITED
+        {
+            all.push(format!(
+                "the tool's busiest thread ran {:.0}% of the time and waited for a core for {:.0}%: \
+                 tool and broker share too few cores, which may be what limited this run",
+                run.tool.busiest_thread * 100.0,
+                run.tool.busiest_thread_waited * 100.0
             ));
         }
         let produce = self.latencies.of(LatencyKind::Produce);

@@ -102,19 +102,19 @@ pub struct Step<'a> {
     pub missed: Option<&'a str>,
 }
 
-/// Finds the highest rate that meets the goal. The runs in their order; the last one that met it
-/// is the answer. `first` is a guess; left out, the closed loop makes one.
+/// Finds the highest rate that meets the goal. The runs go to `runs` in their order; the last one
+/// that met it is the answer. `first` is a guess; left out, the closed loop makes one.
 ///
 /// # Errors
-/// Of the first run that could not take place.
+/// Of the first run that could not take place; those before it are in `runs`.
 pub fn saturation(
     plan: &Plan,
     goal: Goal,
     first: Option<f64>,
     arrivals: Arrivals,
+    runs: &mut Vec<Run>,
     mut each: impl FnMut(Step<'_>),
-) -> Result<Vec<Run>, BenchError> {
-    let mut runs = Vec::new();
+) -> Result<(), BenchError> {
     let first = match first {
         Some(first) => first,
         None => {
@@ -156,21 +156,21 @@ pub fn saturation(
             run.name.push_str(" (highest kept)");
         }
     }
-    Ok(runs)
+    Ok(())
 }
 
 /// Runs at each rate until one misses the goal, which is the last.
 ///
 /// # Errors
-/// Of the first run that could not take place.
+/// Of the first run that could not take place; those before it are in `runs`.
 pub fn sweep(
     plan: &Plan,
     rates: &[f64],
     goal: Goal,
     arrivals: Arrivals,
+    runs: &mut Vec<Run>,
     mut each: impl FnMut(Step<'_>),
-) -> Result<Vec<Run>, BenchError> {
-    let mut runs = Vec::new();
+) -> Result<(), BenchError> {
     for rate in rates {
         let (run, missed) = at_rate(plan, *rate, arrivals, goal)?;
         each(Step {
@@ -182,7 +182,7 @@ pub fn sweep(
             break;
         }
     }
-    Ok(runs)
+    Ok(())
 }
 
 fn at_rate(

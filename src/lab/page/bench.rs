@@ -263,7 +263,7 @@ fn seconds(run: &Run) -> String {
 mod tests {
     use super::super::html::checks::assert_well_formed;
     use super::*;
-    use crate::lab::result::Host;
+    use crate::lab::result::{Host, OtherLatency};
     use crate::lab::test_result::result;
 
     #[test]
@@ -287,6 +287,30 @@ mod tests {
             assert!(html.contains(wanted), "{wanted}");
         }
         assert!(!html.contains("The runs together"));
+    }
+
+    #[test]
+    fn every_kind_of_latency_is_drawn_over_time() {
+        let mut result = result("both", 2000, 1.0);
+        let run = &mut result.runs[0];
+        run.latencies.push(Latency {
+            kind: LatencyKind::EndToEnd,
+            ..run.latencies[0].clone()
+        });
+        for at in &mut run.over_time {
+            at.others.push(OtherLatency {
+                kind: LatencyKind::EndToEnd,
+                p50_us: Some(1500),
+                p99_us: Some(2500),
+                max_us: Some(9000),
+            });
+        }
+        let html = page(&result);
+        assert_well_formed(&html);
+        for kind in [LatencyKind::Produce, LatencyKind::EndToEnd] {
+            let wanted = format!("Latency over time ({})</h3>", kind_name(kind));
+            assert!(html.contains(&wanted), "{wanted}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::chart::{AxisPlan, Chart, Level, Look, Point, SERIES_MAX, Series};
 use super::quantity::{Unit, percentile_name};
 use super::scale::Scale;
 use crate::lab::histogram::Histogram;
-use crate::lab::result::{Floor, Latency, LatencyKind, Moment, Percentile, Run};
+use crate::lab::result::{Floor, Latency, LatencyKind, Moment, OtherLatency, Percentile, Run};
 use crate::lab::summary::{kind_name, percentile};
 
 const TIME: AxisPlan<'static> = AxisPlan {
@@ -64,9 +64,20 @@ pub(super) fn throughput_over_time(run: &Run) -> Option<String> {
     )
 }
 
-/// The run's first kind of latency in each second.
-pub(super) fn latency_over_time(run: &Run) -> Option<String> {
-    let series = |name: &str, colour: usize, look: Look, of: fn(&Moment) -> Option<u64>| Series {
+/// Each kind of latency in each second.
+pub(super) fn latency_over_time(run: &Run) -> Vec<String> {
+    let Some(first) = run.latencies.first().map(|first| first.kind) else {
+        return Vec::new();
+    };
+    let kinds = run.latencies.iter().map(|latency| latency.kind);
+    let charts = kinds.filter_map(|kind| latency_of_kind_over_time(run, kind, first));
+    charts.collect()
+}
+
+fn latency_of_kind_over_time(run: &Run, kind: LatencyKind, first: LatencyKind) -> Option<String> {
+    let latency = |at: &Moment| at.latency(kind, first);
+    type Of = fn(OtherLatency) -> Option<u64>;
+    let series = |name: &str, colour: usize, look: Look, of: Of| Series {
         name: name.to_owned(),
         look,
         colour,
@@ -75,22 +86,16 @@ pub(super) fn latency_over_time(run: &Run) -> Option<String> {
             .iter()
             .map(|at| Point {
                 x: f64::from(at.second),
-                y: of(at).map(|us| us as f64),
+                y: latency(at).and_then(of).map(|us| us as f64),
                 label: String::new(),
             })
             .collect(),
     };
-    if run
-        .over_time
-        .iter()
-        .filter(|at| at.max_us.is_some())
-        .count()
-        < 2
-    {
+    let seen = |at: &&Moment| latency(at).is_some_and(|at| at.max_us.is_some());
+    if run.over_time.iter().filter(seen).count() < 2 {
         return None;
     }
-    let kind = run.latencies.first().map(|first| kind_name(first.kind));
-    let title = format!("Latency over time ({})", kind.unwrap_or("first kind"));
+    let title = format!("Latency over time ({})", kind_name(kind));
     Some(
         Chart {
             title: &title,

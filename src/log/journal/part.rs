@@ -26,7 +26,8 @@ impl Log {
     /// must be flushed instead.
     pub(in crate::log) fn journal_part(&self) -> Option<(Rc<DirJournal>, JournalPart)> {
         let state = self.state();
-        let segments_wanted = state.flush_wanted > state.marks.in_segments() || !state.unproven.is_empty();
+        let segments_wanted =
+            state.flush_wanted > state.marks.in_segments() || !state.unproven.is_empty();
         let takes_part = matches!(state.status, Status::Open | Status::Truncating)
             && state.config.durability().waits_for_flush();
         if segments_wanted || !takes_part {

@@ -106,7 +106,10 @@ fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
         disk.heal();
         node.restart();
         let found = || life.get() == 4;
-        assert!(world.run_until(Duration::from_secs(60), found), "seed {seed}");
+        assert!(
+            world.run_until(Duration::from_secs(60), found),
+            "seed {seed}"
+        );
         short += u32::from(refused.get());
     }
     assert!(short > 5, "only {short} found the disk full");
@@ -140,7 +143,8 @@ fn an_epoch_that_a_full_disk_refused_is_written_once_there_is_room() {
                 disk.heal();
                 // So that no look at the log's tail finds where the epoch began.
                 for _ in 0..20 {
-                    log.append_as_leader(batch_of(&[NOW_MS], 100), newer).unwrap();
+                    log.append_as_leader(batch_of(&[NOW_MS], 100), newer)
+                        .unwrap();
                 }
                 log.close().await.unwrap();
                 let clean = LogOpen {

@@ -358,9 +358,7 @@ fn read_past_cache(fd: OwnedFd, position: u64, into: &mut [u8]) -> io::Result<us
         .and_then(|file| read_full(&file, position, into, AlignedBuf::ALIGN));
     match direct {
         Ok(read) => Ok(read),
-        Err(error) if is_refusal(&error) => {
-            read_full(&std::fs::File::from(fd), position, into, 1)
-        }
+        Err(error) if is_refusal(&error) => read_full(&std::fs::File::from(fd), position, into, 1),
         Err(error) => Err(error),
     }
 }
