@@ -14,6 +14,7 @@ use crate::types::NodeId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a broker's settings cannot be used; one line for a person.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +108,8 @@ pub struct BrokerConfig {
     /// Consumers are sent to a replica in their rack.
     pub rack_aware_replicas: bool,
     pub shards: usize,
+    /// How long a shard polls its rings before it sleeps; `None` sleeps at once.
+    pub spin: Option<Duration>,
     pub in_flight_max: usize,
     pub request_memory_bytes: u64,
     pub recent_batch_bytes: u64,
@@ -400,6 +403,10 @@ fn build(
         replica_socket_timeout_ms: read.number::<i64>("replica.socket.timeout.ms")?.max(1) as u64,
         rack_aware_replicas: rack_aware(&read)?,
         shards,
+        spin: match read.number("highwater.spin.us")? {
+            0 => None,
+            us => Some(Duration::from_micros(us)),
+        },
         in_flight_max: read.number("highwater.connection.max.in.flight")?,
         request_memory_bytes: read.number("highwater.request.memory.bytes")?,
         recent_batch_bytes: read.number("highwater.recent.batch.bytes")?,

@@ -88,6 +88,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.segment.io", Kind::OneOf(&["buffered", "direct"]), Some("buffered"), CLUSTER, "How segments are written: through the page cache or with O_DIRECT."),
     define("highwater.sendfile.min.bytes", Kind::Long(1, i64::MAX), Some("65536"), FIXED, "A fetch of at least so many bytes that lie in the page cache is sent from there (sendfile) instead of being read into memory first."),
     define("highwater.shards", Kind::Int(0, 1024), Some("0"), FIXED, "Shards; 0 is one for each core."),
+    define("highwater.spin.us", Kind::Int(0, 1000), Some("0"), FIXED, "Microseconds that a shard polls its rings before it sleeps: a shorter way to it, for a whole core."),
     define("highwater.write.bytes", Kind::Int(65536, 4194304), Some("1048576"), FIXED, "Largest write that queued batches of a log are merged into."),
     define("initial.broker.registration.timeout.ms", Kind::Int(i32::MIN, i32::MAX), Some("60000"), FIXED, "How long the first registration with the controller may take."),
     define("inter.broker.listener.name", Kind::Str, None, FIXED, "The listener brokers use among themselves."),

@@ -185,6 +185,13 @@ impl Contents {
         self.found.iter().flatten().map(|(entry, _)| entry)
     }
 
+    fn entry(&self, name: &str) -> Option<&DirEntry> {
+        // Sorted, as directories are read.
+        let found = self.found.as_deref()?;
+        let at = found.binary_search_by(|(entry, _)| entry.name.as_str().cmp(name));
+        at.ok().map(|at| &found[at].0)
+    }
+
     /// A file's contents as they were found, once.
     pub(super) fn take(&mut self, name: &str) -> Option<Vec<u8>> {
         let mut found = self.found.iter_mut().flatten();
@@ -303,7 +310,11 @@ impl Loader {
                 base,
                 size: len,
                 file_len: len,
-                now_ms: self.open.now_ms,
+                now_ms: if Some(base) == last {
+                    self.open.now_ms
+                } else {
+                    self.written_ms(base)
+                },
                 jitter_ms: draw_jitter(&self.open.config),
             }));
             let io = if Some(base) == last {
@@ -329,6 +340,18 @@ impl Loader {
             }
         }
         Ok(())
+    }
+
+    /// When a segment that has rolled was written last: retention counts from then where its records
+    /// have no time, so that a restart does not begin to count anew.
+    fn written_ms(&self, base: Offset) -> i64 {
+        let now_ms = self.open.now_ms;
+        let name = names::segment_file(base, FileKind::Log);
+        let modified = self
+            .contents
+            .entry(&name)
+            .and_then(|entry| entry.modified_ms);
+        modified.map_or(now_ms, |modified| modified.min(now_ms))
     }
 
     fn must_check(&self, base: Offset) -> bool {

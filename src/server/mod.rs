@@ -139,7 +139,7 @@ pub fn run_until(
     let plan = RingPlan {
         shards: config.shards,
         pin: true,
-        spin: None,
+        spin: config.spin,
     };
     let process = Arc::new(Process::new(config, stop)?);
     let outcome = {

@@ -10,10 +10,11 @@ mod in_place;
 mod journal;
 mod lives;
 mod manager;
+mod owed;
 mod power;
 mod reading;
 mod recovery;
-mod scarce;
+
 mod unlinking;
 
 use std::future::Future;

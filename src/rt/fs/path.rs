@@ -16,6 +16,8 @@ pub struct DirEntry {
     pub is_dir: bool,
     /// Length in bytes; 0 for directories.
     pub len: u64,
+    /// Last change of its contents, milliseconds since 1970; `None` where nobody keeps it.
+    pub modified_ms: Option<i64>,
 }
 
 /// Room on the file system of a path, in bytes.

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use crate::rt::fs::{DirEntry, READ_WHOLE_MAX};
 
@@ -20,10 +21,16 @@ pub(crate) fn read_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
             name: entry.file_name().to_string_lossy().into_owned(),
             is_dir: meta.is_dir(),
             len: if meta.is_dir() { 0 } else { meta.len() },
+            modified_ms: modified_ms(&meta),
         });
     }
     entries.sort();
     Ok(entries)
+}
+
+fn modified_ms(meta: &std::fs::Metadata) -> Option<i64> {
+    let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_millis()).ok()
 }
 
 pub(crate) fn read_dir_with(

@@ -31,7 +31,12 @@ pub(crate) async fn read_dir(executor: &Executor, path: &Path) -> io::Result<Vec
     let entries = executor.node.disk.read_dir(path)?;
     Ok(entries
         .into_iter()
-        .map(|(name, is_dir, len)| DirEntry { name, is_dir, len })
+        .map(|(name, is_dir, len)| DirEntry {
+            name,
+            is_dir,
+            len,
+            modified_ms: None,
+        })
         .collect())
 }
 

@@ -1,5 +1,5 @@
-//! What a log owes on a full disk, under a new name and in odd places: nothing of it may be
-//! forgotten when there is room again.
+//! What a log owes on a full disk, after a restart, in another directory and in odd places: nothing
+//! of it may be forgotten.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -295,5 +295,43 @@ fn a_log_that_may_keep_no_byte_gives_up_its_last_segment_too() {
         }
         assert_eq!(log.log_end(), Offset(20));
         assert_eq!(append(&log, 1, 10).last_offset, Offset(20));
+    });
+}
+
+#[test]
+fn a_restart_does_not_make_records_without_a_time_young_again() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let config = LogConfig {
+            retention_ms: 3_600_000,
+            ..small_segments()
+        };
+        let (log, _) = open(&shard, &dir, config.clone()).await;
+        for _ in 0..30 {
+            log.append_as_leader(batch_of(&[-1], 600), as_leader())
+                .unwrap();
+        }
+        log.close().await.unwrap();
+        let now = std::time::SystemTime::now();
+        let mut files = 0;
+        for entry in std::fs::read_dir(log.dir().as_path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|end| end == "log") {
+                let file = std::fs::File::options().write(true).open(path).unwrap();
+                file.set_modified(now - Duration::from_secs(7200)).unwrap();
+                files += 1;
+            }
+        }
+        assert!(files > 2);
+        let now_ms = crate::rt::wall_ms();
+        let again = LogOpen {
+            now_ms,
+            clean_shutdown: true,
+            recovery_point: Offset(30),
+            ..open_of(&dir, config)
+        };
+        let (log, _) = Log::open(&shard, again).await.unwrap();
+        let report = log.apply_retention(now_ms, log.log_end());
+        assert_eq!(report.deleted.len(), files - 1, "all that had rolled");
     });
 }
