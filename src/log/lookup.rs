@@ -222,22 +222,17 @@ impl Log {
             position: batch.base_offset().0 as u64,
             what: error.to_string(),
         };
-        if batch.timestamp_type() == TimestampType::LogAppendTime {
-            let timestamp = batch.max_timestamp();
-            let offset = batch.base_offset().max(log_start);
-            return Ok(Some(TimestampOffset {
-                timestamp,
-                offset,
-                leader_epoch,
-            }));
-        }
+        // One time for all of them; but the first ones may have been compacted away.
+        let stamped = batch.timestamp_type() == TimestampType::LogAppendTime;
+        let stamp = stamped.then(|| batch.max_timestamp());
         let records = batch
             .records(INFLATED_BYTES_MAX)
             .map_err(|error| damaged(&error))?;
         for record in records {
             let record = record.map_err(|error| damaged(&error))?;
-            if record.timestamp >= target && record.offset >= log_start {
-                let (timestamp, offset) = (record.timestamp, record.offset);
+            let timestamp = stamp.unwrap_or(record.timestamp);
+            if timestamp >= target && record.offset >= log_start {
+                let offset = record.offset;
                 return Ok(Some(TimestampOffset {
                     timestamp,
                     offset,
