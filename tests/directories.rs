@@ -344,6 +344,22 @@ fn a_topic_made_anew_under_an_old_name_does_not_begin_where_the_old_one_began() 
     assert_eq!(client.list_offset("orders", 0, -1), Ok(1));
 }
 
+#[test]
+fn a_topic_made_anew_at_once_has_nothing_of_the_old_one_on_any_shard() {
+    let broker = Broker::start(&["highwater.shards=2", "log.segment.delete.delay.ms=0"]);
+    let mut client = Client::connect(broker.address);
+    client.create_topic("orders", 3, &[]);
+    for _ in 0..15 {
+        for partition in 0..3 {
+            assert_eq!(client.produce("orders", partition, b"one"), Ok(0));
+            assert_eq!(client.produce("orders", partition, b"two"), Ok(1));
+        }
+        // The shards may take both as one change of the metadata.
+        client.delete_topic("orders");
+        client.create_topic("orders", 3, &[]);
+    }
+}
+
 /// Where a partition lies, and where it is on its way to.
 fn places(home: &Home, topic: &str, partition: i32) -> (Vec<&'static str>, Vec<&'static str>) {
     let holds = |name: &str, what: &dyn Fn(&str) -> bool| {

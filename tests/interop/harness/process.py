@@ -71,3 +71,10 @@ def until(what, done, seconds=20, pause=0.1):
         if time.monotonic() > last:
             raise AssertionError(f"did not happen within {seconds} s: {what}")
         time.sleep(pause)
+
+
+def cpu_seconds(pid):
+    """User and system time of a process since its start."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
