@@ -225,13 +225,15 @@ fn a_write_that_fails_is_told_and_does_not_stop_the_others() {
 
 #[test]
 fn the_sysctl_file_is_what_the_checks_want() {
-    let home = made_up();
+    let (made_up, home) = (made_up(), made_up());
     let text = fs::read_to_string(tuning("99-highwater.conf")).unwrap();
     let mut count = 0;
-    for line in text
+    // Those in force, and those that are comments until `tune` advises them.
+    let settings = text
         .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
+        .map(|line| line.strip_prefix('#').unwrap_or(line))
+        .filter(|line| line.starts_with("net.") || line.starts_with("vm."));
+    for line in settings {
         let (key, value) = line.split_once(" = ").unwrap();
         let path = format!("proc/sys/{}", key.replace('.', "/"));
         assert!(home.path().join(&path).exists(), "no check looks at {key}");
@@ -240,8 +242,38 @@ fn the_sysctl_file_is_what_the_checks_want() {
     }
     assert_eq!(count, 8);
     let root = home.path().to_str().unwrap();
+    let dry = tune(&[
+        "--root",
+        made_up.path().to_str().unwrap(),
+        "--profile",
+        "latency",
+        "--dry-run",
+    ]);
+    let planned = out(&dry);
+    let planned = planned
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().next());
+    for path in planned.flatten() {
+        let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+        assert!(
+            text.contains(&format!("{key} = ")),
+            "not in the file: {key}"
+        );
+    }
     let output = tune(&["--root", root, "--profile", "latency", "--dry-run"]);
     assert_eq!(out(&output), "nothing to change\n");
+}
+
+#[test]
+fn a_kernel_that_has_more_by_itself_is_not_given_less_by_the_sysctl_file() {
+    let text = fs::read_to_string(tuning("99-highwater.conf")).unwrap();
+    for key in ["somaxconn", "tcp_max_syn_backlog", "tcp_rmem", "tcp_wmem"] {
+        let mut lines = text
+            .lines()
+            .filter(|line| line.contains(&format!(".{key} = ")));
+        assert!(lines.all(|line| line.starts_with('#')), "{key}");
+    }
 }
 
 fn tuning(file: &str) -> PathBuf {
