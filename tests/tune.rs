@@ -196,6 +196,28 @@ fn one_check_alone_is_applied() {
 }
 
 #[test]
+fn a_process_that_is_not_there_is_not_said_to_be_without_problems() {
+    let home = made_up();
+    let root = home.path().to_str().unwrap();
+    for (pid, what) in [("999999999", &["--json"][..]), ("7", &["--root", root])] {
+        let output = tune(&[&["--pid", pid], what].concat());
+        assert!(failed(&output).contains(&format!("no process {pid} under /")));
+        assert_eq!(out(&output), "");
+    }
+    let own = std::process::id().to_string();
+    let output = tune(&["--pid", &own, "--only", "max map count"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn taking_back_does_not_seem_to_take_one_check_alone() {
+    for other in [&["--only", "swappiness"][..], &["--apply"], &["--dry-run"]] {
+        let output = tune(&[&["--revert", "/nowhere/revert.json"], other].concat());
+        assert_eq!(output.status.code(), Some(2), "a usage error: {other:?}");
+    }
+}
+
+#[test]
 fn a_write_that_fails_is_told_and_does_not_stop_the_others() {
     let home = made_up();
     let dir = home.path().join("sys/devices/system/cpu/cpufreq/policy0");
@@ -225,13 +247,15 @@ fn a_write_that_fails_is_told_and_does_not_stop_the_others() {
 
 #[test]
 fn the_sysctl_file_is_what_the_checks_want() {
-    let home = made_up();
+    let (made_up, home) = (made_up(), made_up());
     let text = fs::read_to_string(tuning("99-highwater.conf")).unwrap();
     let mut count = 0;
-    for line in text
+    // Those in force, and those that are comments until `tune` advises them.
+    let settings = text
         .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
+        .map(|line| line.strip_prefix('#').unwrap_or(line))
+        .filter(|line| line.starts_with("net.") || line.starts_with("vm."));
+    for line in settings {
         let (key, value) = line.split_once(" = ").unwrap();
         let path = format!("proc/sys/{}", key.replace('.', "/"));
         assert!(home.path().join(&path).exists(), "no check looks at {key}");
@@ -240,8 +264,38 @@ fn the_sysctl_file_is_what_the_checks_want() {
     }
     assert_eq!(count, 8);
     let root = home.path().to_str().unwrap();
+    let dry = tune(&[
+        "--root",
+        made_up.path().to_str().unwrap(),
+        "--profile",
+        "latency",
+        "--dry-run",
+    ]);
+    let planned = out(&dry);
+    let planned = planned
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().next());
+    for path in planned.flatten() {
+        let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
+        assert!(
+            text.contains(&format!("{key} = ")),
+            "not in the file: {key}"
+        );
+    }
     let output = tune(&["--root", root, "--profile", "latency", "--dry-run"]);
     assert_eq!(out(&output), "nothing to change\n");
+}
+
+#[test]
+fn a_kernel_that_has_more_by_itself_is_not_given_less_by_the_sysctl_file() {
+    let text = fs::read_to_string(tuning("99-highwater.conf")).unwrap();
+    for key in ["somaxconn", "tcp_max_syn_backlog", "tcp_rmem", "tcp_wmem"] {
+        let mut lines = text
+            .lines()
+            .filter(|line| line.contains(&format!(".{key} = ")));
+        assert!(lines.all(|line| line.starts_with('#')), "{key}");
+    }
 }
 
 fn tuning(file: &str) -> PathBuf {
@@ -385,6 +439,57 @@ fn a_disk_is_measured_and_a_broker_starts_with_what_was_found() {
     let mut client = Client::connect(broker.address);
     client.create_topic("t", 1, &[]);
     assert_eq!(client.produce("t", 0, b"one"), Ok(0));
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_told_before_the_measurement() {
+    let home = on_disk();
+    let dir = home.path().to_str().unwrap();
+    let absent = home.path().join("absent/disk.properties");
+    for file in [absent.to_str().unwrap(), dir] {
+        let how = ["disk", "--dir", dir, "--seconds", "3600", "--output", file];
+        assert!(failed(&tune(&how)).contains(&format!("{file}: ")));
+    }
+    assert_eq!(files(home.path()).len(), 0);
+}
+
+#[test]
+fn a_measurement_that_fails_leaves_the_output_as_it_was() {
+    let home = on_disk();
+    let kept = home.path().join("kept");
+    fs::write(&kept, "figures of last week\n").unwrap();
+    let new = home.path().join("new");
+    for file in [&kept, &new] {
+        let file = file.to_str().unwrap();
+        let output = tune(&["disk", "--dir", "/nowhere/at/all", "--output", file]);
+        assert!(failed(&output).contains("/nowhere/at/all: "));
+    }
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "figures of last week\n");
+    assert!(!new.exists());
+}
+
+#[test]
+fn a_measured_directory_that_is_left_is_told() {
+    let home = on_disk();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_highwater"))
+        .args(["tune", "disk", "--size", "64", "--dir"])
+        .arg(home.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let scratch = home.path().join(format!("highwater-tune-{}", child.id()));
+    while !scratch.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    // A file in its place ends the measurement, and cannot be removed as a directory.
+    fs::rename(&scratch, home.path().join("moved")).unwrap();
+    fs::write(&scratch, "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let told = format!("highwater: {} is left: ", scratch.display());
+    assert!(said.contains(&told), "{said}");
 }
 
 #[test]

@@ -47,7 +47,8 @@ pub struct Tune {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Make the changes that can be taken back: writes to /sys and /proc/sys, until the next boot.
+    /// Make the changes that can be taken back: writes to /sys and /proc/sys, with --interrupts to
+    /// /proc/irq, until the next boot.
     #[arg(long, conflicts_with = "revert")]
     apply: bool,
     /// Print what --apply would write, and write nothing.
@@ -59,8 +60,8 @@ pub struct Tune {
     /// Where --apply notes what was there before.
     #[arg(long, value_name = "FILE", default_value = REVERT_FILE)]
     revert_file: PathBuf,
-    /// Take back what --apply has changed, as that file tells.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = REVERT_FILE)]
+    /// Take back all that --apply has changed, as that file tells.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = REVERT_FILE, conflicts_with = "only")]
     revert: Option<PathBuf>,
     /// The directory that holds /proc and /sys, for tests.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
@@ -91,6 +92,11 @@ impl Tune {
             log_dirs: config.log_dirs.iter().map(|dir| absolute(dir)).collect(),
         };
         let host = match self.pid {
+            // Else everything of it would be unseen, and nothing of that a problem.
+            Some(pid) if !host.exists(&format!("/proc/{pid}")) => {
+                let dir = self.root.join("proc");
+                return Err(format!("no process {pid} under {}", dir.display()).into());
+            }
             Some(pid) => host.for_process(pid),
             None => host,
         };

@@ -1,7 +1,9 @@
 //! `highwater tune disk`: measures the device of a directory and writes the profile that a broker
 //! reads with `highwater.disk.profile`.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -45,6 +47,10 @@ pub struct TuneDisk {
 
 impl TuneDisk {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let in_file = |file: &Path, error| format!("{}: {error}", file.display());
+        if let Some(file) = &self.output {
+            writable(file).map_err(|error| in_file(file, error))?;
+        }
         let dir = absolute(&self.dir);
         let budget = Budget {
             bytes: self.size << 20,
@@ -65,9 +71,10 @@ impl TuneDisk {
             unix_seconds: since.map_or(0, |since| since.as_secs()),
         };
         let text = profile::text(&origin, &limits, &figures);
-        if let Some(file) = &self.output {
-            std::fs::write(file, &text).map_err(|error| format!("{}: {error}", file.display()))?;
-        }
+        let written = match &self.output {
+            Some(file) => fs::write(file, &text).map_err(|error| in_file(file, error)),
+            None => Ok(()),
+        };
         if self.json {
             let limits: serde_json::Map<_, _> = limits
                 .iter()
@@ -82,7 +89,8 @@ impl TuneDisk {
                 "figures": figures,
                 "limits": limits,
             });
-            return print(&format!("{}\n", serde_json::to_string_pretty(&document)?));
+            print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
+            return Ok(written?);
         }
         print(&table(&figures))?;
         let unsteady = figures.iter().filter(|figure| !figure.is_steady()).count();
@@ -97,8 +105,7 @@ impl TuneDisk {
             ))?;
         }
         match &self.output {
-            None => print(&format!("\n{text}")),
-            Some(file) => {
+            Some(file) if written.is_ok() => {
                 let mut told = String::new();
                 for limit in &limits {
                     told.push_str(&format!("{}={}\n  {}\n", limit.key, limit.value, limit.why));
@@ -106,10 +113,35 @@ impl TuneDisk {
                 let file = file.display();
                 print(&format!(
                     "\n{told}\nwritten to {file}; serve with highwater.disk.profile={file}\n"
-                ))
+                ))?;
+            }
+            // Also where the file could not be written after all: what was measured is not lost.
+            _ => print(&format!("\n{text}"))?,
+        }
+        Ok(written?)
+    }
+}
+
+/// Whether a file can be written, asked before it takes long to find out. What is in it stays, and
+/// a new one does not.
+fn writable(file: &Path) -> io::Result<()> {
+    match fs::metadata(file) {
+        Ok(found) if found.is_file() || found.is_dir() => {
+            fs::OpenOptions::new().write(true).open(file)?;
+        }
+        // Whoever reads a pipe would see its end.
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            match fs::File::create_new(file) {
+                // A link that leads nowhere yet: writing through it will tell.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+                Ok(_) => fs::remove_file(file)?,
             }
         }
+        Err(error) => return Err(error),
     }
+    Ok(())
 }
 
 fn table(figures: &[Figure]) -> String {

@@ -237,7 +237,7 @@ fn mount_options(dir: &str, mount: &Mount, wanted: &Wanted) -> Finding {
     let names: Vec<&str> = bad.iter().map(|(name, _, _)| *name).collect();
     let finding = Finding::new("mount options", dir)
         .found(mount.options.join(","))
-        .wanted("relatime or noatime; none of nobarrier, sync, data=journal, discard")
+        .wanted("relatime or noatime; none of nobarrier, sync, dirsync, data=journal, discard, ro")
         .why(why)
         .judged(state.is_none(), state.unwrap_or(State::Good));
     match without.is_empty() {

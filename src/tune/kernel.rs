@@ -6,8 +6,9 @@ use super::host::Host;
 
 /// What the ring runtime needs.
 const VERSION_MIN: (u32, u32) = (5, 8);
-/// Only this one was tested; older ones lack what direct writes gain by.
-const VERSION_TESTED: (u32, u32) = (6, 18);
+/// From here on there is no advice: a long-term kernel. Only 6.18 was run.
+const VERSION_GOOD: (u32, u32) = (6, 1);
+const CAP_SYS_ADMIN: u32 = 21;
 /// Clocks that are read without a system call.
 const FAST_CLOCKS: [&str; 4] = [
     "tsc",
@@ -25,7 +26,7 @@ pub(super) fn check(host: &Host, out: &mut Vec<Finding>) {
 
 fn version(host: &Host) -> Finding {
     let finding = Finding::new("kernel", "")
-        .wanted("5.8 or newer; tested with 6.18")
+        .wanted("6.1 or newer, 5.8 at least; only 6.18 was run")
         .why("io_uring as the broker uses it came with 5.8; newer kernels make fewer worker threads for the same work");
     let text = match host.read("/proc/sys/kernel/osrelease") {
         Ok(text) => text,
@@ -45,7 +46,7 @@ fn version(host: &Host) -> Finding {
     };
     finding
         .found(text)
-        .judged(version >= (6, 1).min(VERSION_TESTED), state)
+        .judged(version >= VERSION_GOOD, state)
         .command(
             "install a kernel of the distribution's current series, and boot it",
             "boot the former one",
@@ -55,7 +56,7 @@ fn version(host: &Host) -> Finding {
 fn rings(host: &Host) -> Finding {
     let path = "/proc/sys/kernel/io_uring_disabled";
     let finding = Finding::new("io_uring", "")
-        .wanted("0: allowed")
+        .wanted("0: allowed; or 1 with the group io_uring_group or CAP_SYS_ADMIN")
         .why("every shard is a ring; without io_uring the broker does not start");
     match host.read(path) {
         // The switch came with 6.6.
@@ -66,13 +67,7 @@ fn rings(host: &Host) -> Finding {
         Ok(text) => {
             let (found, state) = match text.trim() {
                 "0" => ("0: allowed".to_owned(), State::Good),
-                "1" => {
-                    let group = host
-                        .read("/proc/sys/kernel/io_uring_group")
-                        .unwrap_or_default();
-                    let found = format!("1: for the group {group} and the privileged only");
-                    (found, State::Advice)
-                }
+                "1" => return restricted(host, finding),
                 "2" => ("2: forbidden".to_owned(), State::Problem),
                 other => (other.to_owned(), State::Unseen),
             };
@@ -86,6 +81,67 @@ fn rings(host: &Host) -> Finding {
                 )
         }
     }
+}
+
+/// With 1 the kernel lets those have rings that have CAP_SYS_ADMIN or are in one group.
+fn restricted(host: &Host, finding: Finding) -> Finding {
+    let path = "/proc/sys/kernel/io_uring_group";
+    // -1, as from the start, is no group.
+    let group = host.number(path).unwrap_or(-1);
+    let finding = match group {
+        0.. => finding.found(format!("1: for CAP_SYS_ADMIN and the group {group} only")),
+        _ => finding.found("1: for CAP_SYS_ADMIN only"),
+    };
+    let told = |finding: Finding, whether: &str| {
+        let found = format!("{}; {whether}", finding.found);
+        finding.found(found)
+    };
+    let status = match host.of_process("status") {
+        Ok(status) => status,
+        Err(why) => {
+            let why = why.told("the process tells no status");
+            return told(finding, &why).judged(false, State::Unseen);
+        }
+    };
+    // What a process has in a user namespace of its own counts for nothing here, and its groups
+    // have other numbers outside.
+    let ids = host.of_process("uid_map").unwrap_or_default();
+    let ids: Vec<&str> = ids.split_whitespace().collect();
+    if !ids.is_empty() && ids != ["0", "0", "4294967295"] {
+        let whether = "the process is in a user namespace of its own: ask outside of it";
+        return told(finding, whether).judged(false, State::Unseen);
+    }
+    let who = match host.process() {
+        "self" => "this process".to_owned(),
+        pid => format!("process {pid}"),
+    };
+    let (whether, state) = if is_allowed(&status, group) {
+        ("is one of them", State::Good)
+    } else {
+        ("is none of them", State::Problem)
+    };
+    told(finding, &format!("{who} {whether}"))
+        .judged(false, state)
+        // Not for --apply: somebody decided it for the security of the whole host.
+        .command(
+            "sysctl -w kernel.io_uring_group=GID, with a group of the broker's user",
+            format!("sysctl -w kernel.io_uring_group={group}"),
+        )
+}
+
+/// Whether a process with this status may have rings while they are restricted to `group`.
+fn is_allowed(status: &str, group: i64) -> bool {
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().split_whitespace()
+    };
+    let set = of("CapEff:").next();
+    let set = set.and_then(|set| u64::from_str_radix(set, 16).ok());
+    let privileged = set.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1);
+    // Real, effective, saved and, the one that counts, of file systems.
+    let own = of("Gid:").nth(3);
+    let mut groups = own.into_iter().chain(of("Groups:"));
+    privileged || (group >= 0 && groups.any(|one| one.parse() == Ok(group)))
 }
 
 fn filter(host: &Host) -> Finding {
@@ -118,7 +174,7 @@ fn filter(host: &Host) -> Finding {
 fn clock(host: &Host) -> Finding {
     let dir = "/sys/devices/system/clocksource/clocksource0";
     let finding = Finding::new("clocksource", "")
-        .wanted("tsc (in a virtual machine also kvm-clock or Hyper-V's page)")
+        .wanted("tsc, or arch_sys_counter on ARM; in a virtual machine also kvm-clock or Hyper-V's page")
         .why("the clock is read several times a request; hpet and acpi_pm are read by a system call and from a device, a microsecond or more each");
     let now = match host.read(&format!("{dir}/current_clocksource")) {
         Ok(now) => now,

@@ -5,6 +5,9 @@ use super::finding::{Finding, State};
 use super::host::{Host, choices};
 use super::wanted::{Profile, Wanted};
 
+/// Dirty pages beyond this leave the kernel too little else.
+const RATIO_MAX: i64 = 90;
+
 pub(super) fn check(host: &Host, wanted: &Wanted, out: &mut Vec<Finding>) {
     out.push(huge_pages(host, wanted));
     out.push(swappiness(host));
@@ -16,7 +19,10 @@ pub(super) fn check(host: &Host, wanted: &Wanted, out: &mut Vec<Finding>) {
 fn huge_pages(host: &Host, wanted: &Wanted) -> Finding {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let finding = Finding::new("huge pages", "")
-        .wanted("madvise or never")
+        .wanted(match wanted.profile {
+            Profile::Throughput => "any",
+            Profile::Latency | Profile::Durable => "madvise or never",
+        })
         .why("with `always` a fault may stop a shard while the kernel moves pages about to make a huge one, and idle connections' memory grows");
     match host.read(path) {
         Err(why) => finding.unseen(&why, "the kernel is built without transparent huge pages"),
@@ -39,7 +45,7 @@ fn huge_pages(host: &Host, wanted: &Wanted) -> Finding {
 fn swappiness(host: &Host) -> Finding {
     let path = "/proc/sys/vm/swappiness";
     let finding = Finding::new("swappiness", "")
-        .wanted("1 to 10, or no swap")
+        .wanted("at most 10, or no swap")
         .why("under pressure the page cache of old segments shall go before the memory of the broker: a shard that waits for a page from swap answers nobody");
     // The first line is the heading.
     let swaps = host.read("/proc/swaps");
@@ -88,9 +94,9 @@ fn dirty(host: &Host, wanted: &Wanted) -> Finding {
         Profile::Durable => (10, 20),
     };
     let finding = Finding::new("dirty ratio", "")
-        .wanted(format!("{least}% or more"))
+        .wanted(format!("{least}% to {RATIO_MAX}%"))
         .why("appends go into the page cache on the shard itself; from half way between the background threshold and this one the kernel makes the writer sleep, and the whole shard with it");
-    threshold(host, "dirty", finding, least..=90, to)
+    threshold(host, "dirty", finding, least..=RATIO_MAX, to)
 }
 
 fn dirty_background(host: &Host, wanted: &Wanted) -> Finding {
@@ -99,7 +105,7 @@ fn dirty_background(host: &Host, wanted: &Wanted) -> Finding {
         Profile::Durable => (10, 10),
     };
     let finding = Finding::new("dirty background ratio", "")
-        .wanted(format!("{most}% or less"))
+        .wanted(format!("1% to {most}%"))
         .why("writing back begins here; early and evenly is better than much at once, which fills the device's queue in front of every flush and cold read");
     threshold(host, "dirty_background", finding, 1..=most, to)
 }

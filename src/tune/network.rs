@@ -248,6 +248,13 @@ fn fired(host: &Host, device: &str) -> Vec<Interrupt> {
     found
 }
 
+/// The process that moves interrupts by itself, where one runs.
+fn irqbalance(host: &Host) -> Option<u32> {
+    let names = host.names("/proc").into_iter();
+    let mut pids = names.filter_map(|name| name.parse::<u32>().ok());
+    pids.find(|pid| host.read(&format!("/proc/{pid}/comm")).as_deref() == Ok("irqbalance"))
+}
+
 fn interrupts(
     host: &Host,
     wanted: &Wanted,
@@ -289,7 +296,16 @@ fn interrupts(
         true => !one_core || allowed.len() < 2,
         false => !on_shard,
     };
+    let balancer = irqbalance(host);
+    let told = match balancer {
+        Some(pid) => format!("{told}; irqbalance runs (process {pid}) and moves them"),
+        None => told,
+    };
     finding = finding.found(told).judged(good, State::Advice);
+    if balancer.is_some() {
+        // It would move them again, and --revert would find values of somebody else.
+        finding = finding.command("systemctl stop irqbalance", "systemctl start irqbalance");
+    }
     let targets = if spare.is_empty() { &allowed } else { &spare };
     for (at, irq) in irqs.iter().enumerate() {
         if let Some(to) = targets.get(at % targets.len().max(1))

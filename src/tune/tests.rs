@@ -11,6 +11,7 @@ use super::apply;
 use super::finding::{Finding, State};
 use super::host::Host;
 use super::wanted::{Profile, Wanted};
+use crate::config::{broker_definition, disk_profile, properties};
 
 /// A directory with files as `path` and text.
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -331,6 +332,148 @@ fn the_limits_of_another_process_and_of_control_groups_of_the_old_kind_are_read(
         assert_eq!(find(&findings, check).state, State::Good);
     }
     assert_eq!(find(&findings, "memlock").state, State::Good);
+}
+
+/// What is said of io_uring where it is restricted, of a process with this status.
+fn restricted(group: &str, status: &str) -> Finding {
+    let home = tree(&[
+        ("proc/sys/kernel/io_uring_disabled", "1\n"),
+        ("proc/sys/kernel/io_uring_group", group),
+        ("proc/7/status", status),
+        ("proc/7/uid_map", "         0          0 4294967295\n"),
+    ]);
+    let host = Host::under(home.path()).for_process(7);
+    let findings = super::check(&host, &wanted(Profile::Throughput));
+    find(&findings, "io_uring").clone()
+}
+
+#[test]
+fn restricted_rings_are_a_problem_of_a_process_outside_of_the_group_only() {
+    let status = |gid: &str, groups: &str, capabilities: &str| {
+        format!("Name:\tx\nGid:\t{gid}\nGroups:\t{groups} \nCapEff:\t{capabilities}\n")
+    };
+    let none = "0000000000000000";
+    let admin = "0000000000200000";
+    for (group, gid, groups, capabilities, state) in [
+        ("995\n", "7\t7\t7\t7", "4 995 1000", none, State::Good),
+        ("995\n", "7\t7\t7\t995", "", none, State::Good),
+        ("995\n", "7\t7\t7\t7", "4", admin, State::Good),
+        ("-1\n", "7\t7\t7\t7", "4", admin, State::Good),
+        ("995\n", "7\t7\t7\t7", "4 1000", none, State::Problem),
+        // The real one does not count, nor all other privileges.
+        (
+            "995\n",
+            "995\t7\t7\t7",
+            "",
+            "000001ffffdfffff",
+            State::Problem,
+        ),
+        ("-1\n", "0\t0\t0\t0", "0", none, State::Problem),
+        ("garbage", "0\t0\t0\t0", "0", none, State::Problem),
+    ] {
+        let finding = restricted(group, &status(gid, groups, capabilities));
+        assert_eq!(finding.state, state, "{finding:?}");
+        assert_eq!(finding.set.is_empty(), state == State::Good, "{finding:?}");
+        assert!(finding.changes.is_empty(), "not for --apply");
+    }
+}
+
+#[test]
+fn restricted_rings_of_a_process_that_cannot_be_seen_are_no_problem() {
+    let home = tree(&[("proc/sys/kernel/io_uring_disabled", "1\n")]);
+    let state = |home: &Path| {
+        let findings = super::check(&Host::under(home), &wanted(Profile::Throughput));
+        find(&findings, "io_uring").state
+    };
+    assert_eq!(state(home.path()), State::Unseen, "no status");
+    put(
+        home.path(),
+        "proc/self/status",
+        "CapEff:\t0000000000200000\n",
+    );
+    assert_eq!(state(home.path()), State::Good);
+    put(home.path(), "proc/self/uid_map", "0 100000 65536\n");
+    let inside = state(home.path());
+    assert_eq!(inside, State::Unseen, "the privilege ends at its namespace");
+}
+
+#[test]
+fn what_is_wanted_is_what_is_judged_by() {
+    let home = bad_host();
+    let host = Host::under(home.path());
+    for (profile, pages, dirty) in [
+        (Profile::Latency, "madvise or never", "30% to 90%"),
+        (Profile::Throughput, "any", "30% to 90%"),
+        (Profile::Durable, "madvise or never", "10% to 90%"),
+    ] {
+        let findings = super::check(&host, &wanted(profile));
+        let found = find(&findings, "huge pages");
+        assert_eq!(found.wanted, pages);
+        assert_eq!(found.state == State::Good, pages == "any", "always is set");
+        assert_eq!(find(&findings, "dirty ratio").wanted, dirty);
+    }
+    for (release, state) in [
+        ("5.7.9", State::Problem),
+        ("5.8.0", State::Advice),
+        ("6.0.1", State::Advice),
+        ("6.1.0", State::Good),
+    ] {
+        put(home.path(), "proc/sys/kernel/osrelease", release);
+        let findings = super::check(&host, &wanted(Profile::Latency));
+        assert_eq!(find(&findings, "kernel").state, state, "{release}");
+    }
+}
+
+#[test]
+fn irqbalance_does_not_undo_unseen_what_is_written_for_interrupts() {
+    let home = bad_host();
+    put(home.path(), "proc/811/comm", "irqbalance\n");
+    put(home.path(), "proc/812/comm", "irqbalance-ui\n");
+    let findings = super::check(&Host::under(home.path()), &wanted(Profile::Latency));
+    let nic = find(&findings, "nic interrupts");
+    assert!(
+        nic.found.contains("irqbalance runs (process 811)"),
+        "{nic:?}"
+    );
+    assert_eq!(nic.set[0], "systemctl stop irqbalance");
+    assert_eq!(nic.set_back[0], "systemctl start irqbalance");
+    assert_eq!(nic.set.len(), nic.changes.len() + 1);
+    fs::remove_dir_all(home.path().join("proc/811")).unwrap();
+    let findings = super::check(&Host::under(home.path()), &wanted(Profile::Latency));
+    let nic = find(&findings, "nic interrupts");
+    assert!(!nic.found.contains("irqbalance"), "{nic:?}");
+}
+
+#[test]
+fn a_property_file_sets_no_default_and_overrides_a_disk_profile_only_where_the_readme_says_so() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tuning");
+    let readme = fs::read_to_string(dir.join("README.md")).unwrap();
+    for name in ["latency", "throughput", "durable"] {
+        let file = format!("{name}.properties");
+        let text = fs::read_to_string(dir.join(&file)).unwrap();
+        let settings = properties::parse(&file, &text).unwrap();
+        assert!(!settings.is_empty());
+        let told = readme.lines().find_map(|line| {
+            let (first, wins) = line.strip_prefix("| ")?.split_once(" | ")?;
+            (first == format!("`{file}`")).then_some(wins)
+        });
+        let mut wins = 0;
+        for setting in settings {
+            let definition = broker_definition(&setting.key).unwrap();
+            assert_ne!(
+                definition.default,
+                Some(setting.value.as_str()),
+                "{file}: {}",
+                setting.key
+            );
+            if disk_profile::LIMITS.contains(&setting.key.as_str()) {
+                wins += 1;
+                let key = format!("`{}`", setting.key);
+                assert!(told.unwrap().contains(&key), "{file}: {key}");
+            }
+        }
+        assert_eq!(told.unwrap().matches('`').count(), 2 * wins, "{file}");
+    }
 }
 
 proptest! {
