@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -92,6 +94,60 @@ fn a_small_lab_measures_kills_and_simulates_and_tells_the_truth() {
         .collect();
     left.sort();
     assert_eq!(left, ["durability.html", "durability.json"]);
+}
+
+#[test]
+fn brokers_that_do_not_start_cost_nobody_the_rows_that_were_measured() {
+    let home = tempfile::tempdir().unwrap();
+    let bin = home.path().join("kafka/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    for (name, does) in [
+        ("kafka-storage.sh", "exit 0"),
+        (
+            "kafka-server-start.sh",
+            "echo 'there is <no> java' >&2; exit 1",
+        ),
+    ] {
+        let script = bin.join(name);
+        std::fs::write(&script, format!("#!/bin/sh\n{does}\n")).unwrap();
+        std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    }
+    let output = home.path().join("durability");
+    let done = lab(&[
+        "--quick",
+        "--seeds",
+        "1",
+        "--kafka-home",
+        home.path().join("kafka").to_str().unwrap(),
+        "--rows",
+        "acks=1,brokers=1,io=buffered,flush=os",
+        "--output",
+        output.to_str().unwrap(),
+    ]);
+    assert_eq!(done.status.code(), Some(1));
+    let told = text(&done.stderr);
+    assert!(told.contains("1 of 2 rows were not measured"), "{told}");
+
+    let document: Value = serde_json::from_str(&read(&output.join("durability.json"))).unwrap();
+    let (measured, without) = (&document["rows"][0], &document["rows"][1]);
+    assert!(measured["throughput"]["records"].as_u64() > Some(0));
+    assert_eq!(without["configuration"]["system"], "kafka");
+    assert!(without["throughput"].is_null() && without["percentiles"].is_null());
+    assert_eq!(without["losses"]["process_kill"]["events"], 0);
+    let why = without["warnings"][0].as_str().unwrap();
+    assert!(why.contains("kafka: 1 broker(s) did not start"), "{why}");
+    let warnings = document["warnings"].as_array().unwrap();
+    assert!(
+        warnings
+            .iter()
+            .any(|text| text == "1 of 2 rows were not measured; each says why"),
+        "{warnings:?}"
+    );
+    let page = read(&output.join("durability.html"));
+    assert!(
+        page.contains("there is &lt;no&gt; java"),
+        "the row says why"
+    );
 }
 
 #[test]

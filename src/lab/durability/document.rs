@@ -11,6 +11,9 @@ use serde_json::Value;
 /// Name and version of the document.
 pub const SCHEMA: &str = "highwater.durability/1";
 
+/// A rate of which this part is acknowledged in time is kept.
+const KEPT: f64 = 0.95;
+
 /// What a gigabyte is where CPU time is told for one.
 const GB: f64 = 1e9;
 
@@ -30,6 +33,14 @@ pub struct Document {
     pub rows: Vec<RowResult>,
     /// What makes the figures doubtful, one sentence each.
     pub warnings: Vec<String>,
+}
+
+impl Document {
+    /// Rows without figures of their cost.
+    pub fn unmeasured(&self) -> usize {
+        let measured = |row: &&RowResult| !row.is_measured();
+        self.rows.iter().filter(measured).count()
+    }
 }
 
 /// The worlds behind the power losses.
@@ -56,6 +67,7 @@ pub struct RowResult {
     /// From the intended send to the acknowledgement, at the load's fixed rate; for acks=0 until
     /// the record is handed to the socket.
     pub percentiles: Option<Percentiles>,
+    pub fixed_rate: Option<FixedRate>,
     /// The whole distribution.
     pub latency: Option<Latency>,
     /// Bytes that the brokers caused to be written, over those of the records times their replicas.
@@ -81,6 +93,25 @@ pub struct Throughput {
     pub seconds: f64,
 }
 
+/// The rate at which latency was taken, and what of it was acknowledged in time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FixedRate {
+    pub offered_records_per_second: f64,
+    pub acknowledged_records_per_second: f64,
+}
+
+impl FixedRate {
+    pub fn share(&self) -> f64 {
+        self.acknowledged_records_per_second / self.offered_records_per_second
+    }
+
+    /// Where it was not, records waited for others that were due before them, ever longer: the
+    /// latencies say how long the run was, not what an acknowledgement takes.
+    pub fn was_kept(&self) -> bool {
+        self.share() >= KEPT
+    }
+}
+
 /// Absent where there are too few samples above.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
@@ -104,6 +135,8 @@ pub struct LossSet {
 pub struct Measured {
     pub saturated: Run,
     pub paced: Run,
+    /// Records a second that the paced run was to send.
+    pub rate: f64,
     /// Of all brokers during the whole of the paced run.
     pub flush_rounds: Option<u64>,
     /// The part of a run's time that is not measured.
@@ -119,14 +152,20 @@ impl RowResult {
             .map_or_else(|| value.to_string(), str::to_owned)
     }
 
+    /// Whether there are figures of its cost.
+    pub fn is_measured(&self) -> bool {
+        self.throughput.is_some()
+    }
+
     /// `measured` says why there is nothing, where there is nothing.
-    pub fn new(row: &Row, measured: Option<&Result<Measured, String>>, losses: LossSet) -> Self {
+    pub fn new(row: &Row, measured: Result<&Measured, &String>, losses: LossSet) -> Self {
         let mut result = RowResult {
             name: row.name(),
             title: row.title(),
             configuration: row.configuration(),
             throughput: None,
             percentiles: None,
+            fixed_rate: None,
             latency: None,
             write_amplification: None,
             flush_rounds: None,
@@ -137,11 +176,15 @@ impl RowResult {
             warnings: Vec::new(),
         };
         match measured {
-            Some(Ok(measured)) => result.take(row, measured),
-            Some(Err(why)) => result.warnings.push(format!("not measured: {why}")),
-            None => {}
+            Ok(measured) => result.take(row, measured),
+            Err(why) => result.warnings.push(format!("not measured: {why}")),
         }
-        result.meaning = meaning(row, result.percentiles.as_ref(), &result.losses);
+        result.meaning = meaning(
+            row,
+            result.percentiles.as_ref(),
+            result.fixed_rate.as_ref(),
+            &result.losses,
+        );
         result
     }
 
@@ -178,9 +221,19 @@ impl RowResult {
         let produce = |latency: &&Latency| latency.kind == LatencyKind::Produce;
         self.latency = run.latencies.iter().find(produce).cloned();
         self.percentiles = self.latency.as_ref().map(Percentiles::of);
+        self.fixed_rate = run.produced.as_ref().map(|flow| FixedRate {
+            offered_records_per_second: measured.rate,
+            acknowledged_records_per_second: flow.records_per_second,
+        });
         self.warnings.extend(measured.saturated.warnings.clone());
         self.warnings.extend(run.warnings.clone());
         self.warnings.dedup();
+        if self.fixed_rate.is_some_and(|rate| !rate.was_kept()) {
+            self.warnings.push(
+                "its percentiles are those of a queue that grew while the fixed rate was sent"
+                    .to_owned(),
+            );
+        }
     }
 }
 
@@ -278,6 +331,7 @@ pub(super) mod tests {
         Measured {
             saturated: run(1000),
             paced: run(2000),
+            rate: 1000.0,
             flush_rounds: Some(50),
             warm_up: 0.2,
         }
@@ -287,7 +341,7 @@ pub(super) mod tests {
     fn a_row_has_its_configuration_throughput_percentiles_and_losses() {
         let rows = highwater_rows();
         let row = rows.iter().find(|row| row.brokers == 3).unwrap();
-        let result = RowResult::new(row, Some(&Ok(measured())), loss_set(0, 1, 2));
+        let result = RowResult::new(row, Ok(&measured()), loss_set(0, 1, 2));
         let json = serde_json::to_value(&result).unwrap();
         assert_eq!(json["configuration"]["brokers"], 3);
         assert_eq!(json["throughput"]["records_per_second"], 500.0);
@@ -307,9 +361,29 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn percentiles_of_a_rate_that_was_not_kept_are_said_to_be_a_queues() {
+        let row = highwater_rows()[0];
+        let of = |rate: f64| {
+            let measured = Measured { rate, ..measured() };
+            RowResult::new(&row, Ok(&measured), loss_set(0, 0, 0))
+        };
+        let kept = of(1050.0);
+        assert!(kept.warnings.is_empty(), "{:?}", kept.warnings);
+        assert!(!kept.meaning.contains("queue"), "{}", kept.meaning);
+        let late = of(5000.0);
+        assert!(
+            late.warnings[0].contains("queue that grew"),
+            "{:?}",
+            late.warnings
+        );
+        let said = "in a queue that grew, for 1000 of 5000 records/s";
+        assert!(late.meaning.contains(said), "{}", late.meaning);
+    }
+
+    #[test]
     fn a_row_that_could_not_be_measured_says_why_and_states_no_figure() {
         let row = highwater_rows()[0];
-        let result = RowResult::new(&row, Some(&Err("it broke".to_owned())), loss_set(0, 0, 0));
+        let result = RowResult::new(&row, Err(&"it broke".to_owned()), loss_set(0, 0, 0));
         let json = serde_json::to_value(&result).unwrap();
         assert!(json["throughput"].is_null() && json["percentiles"].is_null());
         assert_eq!(json["warnings"][0], "not measured: it broke");

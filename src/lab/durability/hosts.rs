@@ -1,6 +1,6 @@
 //! Whole brokers on hosts of a simulated world: their settings, their lives, their power. The same
 //! executors as in a real process ([`crate::server::simulated`]), the same settings as the real
-//! brokers of the lab. Runs on a thread that runs nothing else.
+//! brokers of the lab but for [`SMALLER`]. Runs on a thread that runs nothing else.
 
 use super::matrix::node_settings;
 use crate::commands::format::format;
@@ -19,6 +19,14 @@ const CONTROLLER_PORT: u16 = 9093;
 const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 /// How long a broker may take until it serves, in a world that is whole.
 const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is smaller than in a real process, in bytes, for there are many brokers in the memory of
+/// this one: it decides when a journal is full, not what a flush promises.
+pub const SMALLER: [(&str, u64); 3] = [
+    ("highwater.journal.bytes", 4 << 20),
+    ("highwater.recent.batch.bytes", 256 << 10),
+    ("highwater.read.ahead.bytes", 1 << 20),
+];
 
 /// See the module's words.
 pub struct Hosts {
@@ -164,11 +172,8 @@ fn config(brokers: usize, at: usize) -> Result<BrokerConfig, String> {
         format!("node.id={}", at + 1),
         "log.dirs=/data".to_owned(),
         "highwater.shards=1".to_owned(),
-        // Memory of this process: there are many brokers in it.
-        format!("highwater.journal.bytes={}", 4 << 20),
-        format!("highwater.recent.batch.bytes={}", 256 << 10),
-        format!("highwater.read.ahead.bytes={}", 1 << 20),
     ];
+    sets.extend(SMALLER.map(|(key, bytes)| format!("{key}={bytes}")));
     if brokers == 1 {
         sets.push(format!("listeners={client}"));
     } else {

@@ -3,12 +3,13 @@
 //! killed by turns. The main thread kills; a thread of its own sends.
 
 use super::feed::{Feed, Pace};
-use super::losses::Tally;
+use super::losses::{Event, Tally};
 use super::matrix::Row;
 use crate::commands::Failure;
 use crate::commands::run::run;
 use crate::lab::nodes::Nodes;
 use crate::rt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,74 +37,113 @@ pub struct KillPlan {
     pub budget: Option<Duration>,
 }
 
-/// What each row lost, in the order of the rows.
-///
-/// # Errors
-/// A broker does not come back, or the load does not get through to it.
-pub fn kill_nine(nodes: &Nodes, rows: &[Row], plan: &KillPlan) -> Result<Vec<Tally>, Failure> {
+/// What kills did to the rows of one cluster.
+pub struct Killed {
+    /// What each row lost, in the order of the rows, in the events that were judged.
+    pub tallies: Vec<Tally>,
+    /// Why there were no more events, where there should have been; one line.
+    pub cut_short: Option<String>,
+}
+
+/// Kills until the plan is done, or until a broker does not come back or the load does not get
+/// through to it: what was judged until then stays.
+pub fn kill_nine(nodes: &Nodes, rows: &[Row], plan: &KillPlan) -> Killed {
+    let mut tallies = vec![Tally::default(); rows.len()];
+    let ended = under_load(nodes, rows, plan, &mut tallies);
+    let judged = tallies.first().map_or(0, Tally::events);
+    Killed {
+        cut_short: ended.err().map(|why| {
+            format!(
+                "kill -9 ended after {judged} of {} events: {why}",
+                plan.events
+            )
+        }),
+        tallies,
+    }
+}
+
+fn under_load(
+    nodes: &Nodes,
+    rows: &[Row],
+    plan: &KillPlan,
+    tallies: &mut [Tally],
+) -> Result<(), Failure> {
     let feed = Feed::new(nodes.bootstrap(), rows, PACE);
     let making = feed.clone();
-    run(move || async move { Ok(making.make_topics().await?) })?;
+    run(move || async move { Ok(making.make_topics().await?) })
+        .map_err(|error| format!("topics could not be made: {error}"))?;
     let sending = feed.clone();
     let sender = std::thread::Builder::new()
         .name("lab-feed".to_owned())
         .spawn(move || run(move || async move { Ok(sending.run().await?) }))?;
-    let mut tallies = vec![Tally::default(); rows.len()];
-    let outcome = events(nodes, &feed, plan, &mut tallies);
+    let brokers = nodes.pids().len();
+    let judged = again(plan, tallies, |number| {
+        event(nodes, &feed, victims(number, brokers))
+    });
     feed.end();
     let sent = match sender.join() {
-        Ok(sent) => sent,
+        Ok(sent) => sent.map_err(|error| format!("the load broke off: {error}").into()),
         Err(_) => Err("the sending thread panicked".into()),
     };
-    outcome.and(sent).map(|()| tallies)
+    judged.and(sent)
 }
 
-fn events(
-    nodes: &Nodes,
-    feed: &Arc<Feed>,
+/// One event after the other, each counted as soon as it is judged.
+fn again(
     plan: &KillPlan,
     tallies: &mut [Tally],
+    mut event: impl FnMut(u64) -> Result<Vec<Event>, Failure>,
 ) -> Result<(), Failure> {
     let began = Instant::now();
-    let brokers = nodes.pids().len();
     for number in 0..plan.events {
         let late = plan.budget.is_some_and(|budget| began.elapsed() > budget);
         if late && number > 0 {
             return Ok(());
         }
-        feed.pause(false);
-        let deadline = Instant::now() + SERVE_LIMIT;
-        while !feed.has_acknowledged(ACKNOWLEDGED_MIN) {
-            if Instant::now() > deadline {
-                return Err(
-                    format!("nothing is acknowledged: {}", feed.silent().join(", ")).into(),
-                );
-            }
-            std::thread::sleep(LOOK);
-        }
-        std::thread::sleep(Duration::from_millis(rt::random_below(MORE_MS)));
-        let victims = victims(number, brokers);
-        let at = feed.elapsed();
-        for victim in victims.clone() {
-            nodes.kill(victim)?;
-        }
-        let since = Instant::now();
-        nodes.start_again(victims)?;
-        let recovery = since.elapsed();
-        std::thread::sleep(Duration::from_millis(rt::random_below(AFTER_MS)));
-        feed.pause(true);
-        let auditing = feed.clone();
-        let events = run(move || async move { Ok(auditing.audit(at, AUDIT_LIMIT).await?) })?;
-        for (tally, mut event) in tallies.iter_mut().zip(events) {
-            event.recovery = recovery;
+        for (tally, event) in tallies.iter_mut().zip(event(number)?) {
             tally.add(&event);
         }
     }
     Ok(())
 }
 
+/// Load, kill, restart, and what of each row is not there any more.
+fn event(nodes: &Nodes, feed: &Arc<Feed>, victims: Range<usize>) -> Result<Vec<Event>, Failure> {
+    feed.pause(false);
+    let deadline = Instant::now() + SERVE_LIMIT;
+    while !feed.has_acknowledged(ACKNOWLEDGED_MIN) {
+        if Instant::now() > deadline {
+            let silent = feed.silent().join(", ");
+            let limit = SERVE_LIMIT.as_secs();
+            return Err(
+                format!("not every row was served within {limit} s; silent: {silent}").into(),
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+    std::thread::sleep(Duration::from_millis(rt::random_below(MORE_MS)));
+    let at = feed.elapsed();
+    for victim in victims.clone() {
+        nodes.kill(victim)?;
+    }
+    let since = Instant::now();
+    nodes
+        .start_again(victims)
+        .map_err(|error| format!("a broker did not come back: {error}"))?;
+    let recovery = since.elapsed();
+    std::thread::sleep(Duration::from_millis(rt::random_below(AFTER_MS)));
+    feed.pause(true);
+    let auditing = feed.clone();
+    let mut events = run(move || async move { Ok(auditing.audit(at, AUDIT_LIMIT).await?) })
+        .map_err(|error| format!("what was acknowledged could not be read back: {error}"))?;
+    for event in &mut events {
+        event.recovery = recovery;
+    }
+    Ok(events)
+}
+
 /// Whom the event with this number kills.
-fn victims(number: u64, brokers: usize) -> std::ops::Range<usize> {
+fn victims(number: u64, brokers: usize) -> Range<usize> {
     if brokers == 1 || !number.is_multiple_of(2) {
         return 0..brokers;
     }
@@ -113,7 +153,45 @@ fn victims(number: u64, brokers: usize) -> std::ops::Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::losses::Source;
     use super::*;
+
+    #[test]
+    fn events_that_were_judged_outlive_the_one_that_ends_them() {
+        let plan = KillPlan {
+            events: 20,
+            budget: None,
+        };
+        let mut tallies = vec![Tally::default(); 2];
+        let lost = |lost| Event {
+            acknowledged: 10,
+            lost,
+            ..Event::default()
+        };
+        let ended = again(&plan, &mut tallies, |number| match number {
+            19 => Err("a broker did not come back".into()),
+            _ => Ok(vec![lost(0), lost(1)]),
+        });
+        assert!(ended.is_err());
+        let lost = |tally: &Tally| tally.state(Source::Processes).lost_records;
+        let events: Vec<_> = tallies.iter().map(|of| (of.events(), lost(of))).collect();
+        assert_eq!(events, [(19, 0), (19, 19)]);
+    }
+
+    #[test]
+    fn the_first_event_comes_however_late_it_is_and_no_other() {
+        let plan = KillPlan {
+            events: 3,
+            budget: Some(Duration::ZERO),
+        };
+        let mut tallies = vec![Tally::default()];
+        let slow = |_| {
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(vec![Event::default()])
+        };
+        again(&plan, &mut tallies, slow).unwrap();
+        assert_eq!(tallies[0].events(), 1);
+    }
 
     #[test]
     fn one_broker_after_the_other_is_killed_and_all_of_them_in_between() {

@@ -1,12 +1,17 @@
 //! What a row means, in a sentence that somebody can decide from. Says only what was counted. Pure.
 
-use super::document::{LossSet, Percentiles};
+use super::document::{FixedRate, LossSet, Percentiles};
 use super::losses::{Losses, Source};
 use super::matrix::Row;
 use crate::client::Acks;
 
 /// One sentence of a row.
-pub fn meaning(row: &Row, percentiles: Option<&Percentiles>, losses: &LossSet) -> String {
+pub fn meaning(
+    row: &Row,
+    percentiles: Option<&Percentiles>,
+    rate: Option<&FixedRate>,
+    losses: &LossSet,
+) -> String {
     let done = match row.acks {
         Acks::None => "sends",
         _ => "acknowledges",
@@ -15,7 +20,13 @@ pub fn meaning(row: &Row, percentiles: Option<&Percentiles>, losses: &LossSet) -
         "{}: {}{}",
         row.title(),
         match percentiles.and_then(|of| of.p50_us.zip(of.p99_us)) {
-            Some((p50, p99)) => format!("{} in {} (p99 {}), ", done, time(p50), time(p99)),
+            Some((p50, p99)) => format!(
+                "{} in {} (p99 {}), {}",
+                done,
+                time(p50),
+                time(p99),
+                queued(rate)
+            ),
             None => String::new(),
         },
         verdict(losses)
@@ -38,6 +49,17 @@ pub fn meaning(row: &Row, percentiles: Option<&Percentiles>, losses: &LossSet) -
         text += "; with acks=0 nobody says that a record arrived, so whatever was handed to the socket counts";
     }
     text + "."
+}
+
+/// What is to be known of latencies at a rate that was not kept.
+fn queued(rate: Option<&FixedRate>) -> String {
+    match rate {
+        Some(rate) if !rate.was_kept() => format!(
+            "in a queue that grew, for {:.0} of {:.0} records/s were acknowledged in time, ",
+            rate.acknowledged_records_per_second, rate.offered_records_per_second
+        ),
+        _ => String::new(),
+    }
 }
 
 fn verdict(losses: &LossSet) -> &'static str {
@@ -120,7 +142,7 @@ mod tests {
     fn of(kill: u64, one: u64, all: u64) -> String {
         let rows = highwater_rows();
         let row = rows.iter().find(|row| row.acks == Acks::All).unwrap();
-        meaning(row, None, &loss_set(kill, one, all))
+        meaning(row, None, None, &loss_set(kill, one, all))
     }
 
     #[test]
@@ -149,7 +171,7 @@ mod tests {
         let mut losses = loss_set(0, 0, 0);
         losses.one_host_power_loss = Losses::not_simulated();
         losses.all_hosts_power_loss = Losses::not_simulated();
-        let text = meaning(&kafka_rows()[2], None, &losses);
+        let text = meaning(&kafka_rows()[2], None, None, &losses);
         assert!(text.contains("power losses are not known"), "{text}");
         assert!(text.contains("one host: not simulated"), "{text}");
     }

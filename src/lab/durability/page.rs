@@ -2,6 +2,7 @@
 //! come by. One file that needs nothing but itself. Pure.
 
 use super::document::{Document, RowResult};
+use super::hosts::SMALLER;
 use super::losses::Losses;
 use super::meaning::{digits, time};
 use super::picture::picture;
@@ -15,10 +16,11 @@ svg.lab text.k { font-size: 9px; font-weight: bold; }
 svg.lab .grid { stroke: currentColor; stroke-opacity: 0.15; }
 svg.lab .band { fill: #009e73; fill-opacity: 0.12; }
 .legend { font-size: 0.9em; }
-ul.rows li { margin: 0.4em 0; }
+ul.rows > li { margin: 0.4em 0; }
+ul.doubts { color: var(--warn); font-size: 0.9em; }
 ";
 
-const FIGURES: [&str; 15] = [
+const FIGURES: [&str; 16] = [
     "system",
     "acks",
     ">brokers",
@@ -30,6 +32,7 @@ const FIGURES: [&str; 15] = [
     ">p99.9",
     ">p99.99",
     ">samples",
+    ">of the rate",
     ">written per byte",
     ">flush rounds",
     ">rounds per 1000 records",
@@ -54,7 +57,7 @@ pub fn page(of: &Document) -> String {
     body += &paragraph(&format!(
         "{} rows on {} ({} CPUs, kernel {}), load average {:.1} at the start. Processes were killed \
          with kill -9 on this machine; power was lost in {} simulated worlds of whole brokers with \
-         the same settings.",
+         the same settings but for the sizes of their journal and their caches.",
         of.rows.len(),
         of.host.cpu_model,
         of.host.logical_cpus,
@@ -70,9 +73,10 @@ pub fn page(of: &Document) -> String {
     for row in &of.rows {
         let (name, rest) = row.meaning.split_once(": ").unwrap_or(("", &row.meaning));
         body += &format!(
-            "<li><strong>{}</strong>: {}</li>\n",
+            "<li><strong>{}</strong>: {}{}</li>\n",
             escaped(name),
-            escaped(rest)
+            escaped(rest),
+            doubts(row)
         );
     }
     body += "</ul>\n<h2>What each row costs</h2>\n";
@@ -81,7 +85,8 @@ pub fn page(of: &Document) -> String {
     body += &paragraph(
         "Latency is taken at a fixed rate from the moment a record was due until it was \
          acknowledged (with acks=0: handed to the socket); a percentile with fewer than ten samples \
-         above it is not stated. Written per byte: what the kernel says the brokers wrote, over the \
+         above it is not stated. Of the rate: what was acknowledged in time; where that is less than \
+         95%, the latencies are those of a queue that grew. Written per byte: what the kernel says the brokers wrote, over the \
          bytes of the records times their replicas; below one where records are acknowledged before \
          every replica has written them. Flush rounds are those of the fixed rate, over \
          all brokers; one round covers every batch that waited for it.",
@@ -104,6 +109,19 @@ pub fn page(of: &Document) -> String {
     document("Durability", STYLE, &body)
 }
 
+/// What makes this row's figures doubtful.
+fn doubts(row: &RowResult) -> String {
+    let items: String = row
+        .warnings
+        .iter()
+        .map(|warning| format!("<li>{}</li>\n", escaped(warning)))
+        .collect();
+    match items.is_empty() {
+        true => items,
+        false => format!("\n<ul class=\"doubts\">\n{items}</ul>\n"),
+    }
+}
+
 fn paragraph(text: &str) -> String {
     format!("<p>{}</p>\n", escaped(text))
 }
@@ -118,16 +136,19 @@ fn method(of: &Document) -> String {
          was lost in n events, an event loses something with a probability below 3/n (95% \
          confidence).",
     );
+    let smaller = SMALLER.map(|(key, bytes)| format!("{key} is {} KiB", bytes >> 10));
+    let smaller = smaller.join(", ");
     text += &paragraph(&format!(
         "Power losses: every world is a function of its seed (the first is {first}) and loses power \
          {} times under load. The simulated disk keeps what was synced; of the sectors written \
          since, all, none or some survive, direct writes too, as on a device with a volatile cache. \
          Nothing is written back by itself, so an unflushed record is at risk until something \
          flushes it; a real kernel writes back within about 30 seconds, and loses at most that much. \
+         The brokers are as real ones, but with less memory: {}. \
          With one broker, one host and all hosts are the same event. Records lost an event depend \
          on how much is sent (simulator: {}; kill -9: {}; to each row): compare rows with each \
          other, and look at \u{2018}oldest lost\u{2019}.",
-        of.simulation.events_per_world, of.simulation.load, of.kill_load
+        of.simulation.events_per_world, smaller, of.simulation.load, of.kill_load
     ));
     text
 }
@@ -150,6 +171,9 @@ fn figures(row: &RowResult) -> Vec<String> {
         us(percentiles.and_then(|of| of.p99_9_us)),
         us(percentiles.and_then(|of| of.p99_99_us)),
         whole(percentiles.map(|of| of.samples)),
+        row.fixed_rate
+            .map(|rate| format!("{:.0}%", rate.share() * 100.0))
+            .unwrap_or_default(),
         number(row.write_amplification),
         whole(row.flush_rounds),
         number(row.flush_rounds_per_1000_records),
@@ -202,12 +226,13 @@ mod tests {
     fn document() -> Document {
         let mut rows: Vec<RowResult> = highwater_rows()
             .iter()
-            .map(|row| RowResult::new(row, Some(&Ok(measured())), loss_set(0, 0, 7)))
+            .map(|row| RowResult::new(row, Ok(&measured()), loss_set(0, 0, 7)))
             .collect();
         let mut kafka = loss_set(0, 0, 0);
         kafka.one_host_power_loss = Losses::not_simulated();
         kafka.all_hosts_power_loss = Losses::not_simulated();
-        rows.push(RowResult::new(&kafka_rows()[0], None, kafka));
+        let failed = "no <answer> came".to_owned();
+        rows.push(RowResult::new(&kafka_rows()[0], Err(&failed), kafka));
         Document {
             schema: SCHEMA,
             tool_version: "0",
@@ -233,9 +258,18 @@ mod tests {
         assert!(page.contains("but not a power loss everywhere"));
         assert!(page.contains("not simulated"));
         assert!(page.contains("a quick run"));
+        assert!(page.contains("highwater.journal.bytes is 4096 KiB"));
         assert!(page.contains("a &lt;fast&gt; one"));
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(!page.contains("<script"));
+    }
+
+    #[test]
+    fn a_rows_warnings_stand_with_the_row() {
+        let page = page(&document());
+        let (_, row) = page.split_once("<strong>Kafka, acks=0").unwrap();
+        let (row, _) = row.split_once("</ul>").unwrap();
+        assert!(row.contains("<li>not measured: no &lt;answer&gt; came</li>"));
     }
 
     #[test]

@@ -266,7 +266,7 @@ mod tests {
     fn every_measured_row_is_a_mark_in_every_panel() {
         let rows: Vec<RowResult> = highwater_rows()
             .iter()
-            .map(|row| RowResult::new(row, Some(&Ok(measured())), loss_set(0, 5, 1000)))
+            .map(|row| RowResult::new(row, Ok(&measured()), loss_set(0, 5, 1000)))
             .collect();
         let svg = picture(&rows);
         assert_eq!(svg.matches("<circle").count(), 12 * 3);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn rows_without_figures_are_no_marks_and_break_nothing() {
         let row = highwater_rows()[0];
-        let rows = [RowResult::new(&row, None, loss_set(0, 0, 0))];
+        let rows = [RowResult::new(&row, Err(&String::new()), loss_set(0, 0, 0))];
         let svg = picture(&rows);
         assert!(!svg.contains("<circle") && svg.contains("nothing measured"));
         assert!(!svg.contains("NaN"));

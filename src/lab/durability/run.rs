@@ -2,6 +2,7 @@
 //! -9, and the simulated power losses. What is measured is measured while nothing else runs.
 //! On the main thread.
 
+use super::clock::Clock;
 use super::document::{Document, LossSet, Measured, RowResult, SCHEMA, Simulation};
 use super::feed::all_registered;
 use super::kill::{self, KillPlan, kill_nine};
@@ -16,21 +17,17 @@ use crate::lab::host;
 use crate::lab::kafka_home::KafkaHome;
 use crate::lab::nodes::{Brand, Nodes, Plan};
 use crate::rt;
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// A Java process begins slowly.
 const KAFKA_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(30);
-const DELETE_DELAY_MS: u64 = 500;
+/// So short that a deleted topic's files can be waited for.
+const DELETE_DELAY_MS: u64 = 50;
 /// How long Kafka's brokers are under load before the first row.
 const WARM: Duration = Duration::from_secs(20);
 const QUICK_WARM: Duration = Duration::from_secs(5);
-/// Of a deadline, this part is for measuring rows; kills and power losses have the rest.
-const ROWS_SHARE: f64 = 0.75;
-/// Less shows nothing but the start of a load.
-const TIME_A_ROW_MIN: Duration = Duration::from_millis(500);
 
 /// What is to be done.
 pub struct LabPlan {
@@ -50,21 +47,64 @@ pub struct LabPlan {
     pub deadline: Option<Duration>,
 }
 
+impl LabPlan {
+    /// What the machine's floors are measured with.
+    pub fn floors(&self) -> FloorPlan {
+        let floors = FloorPlan {
+            directory: Some(self.data.clone()),
+            write_bytes: RECORD_BYTES,
+            message_bytes: RECORD_BYTES,
+            ..FloorPlan::default()
+        };
+        if self.quick { floors.quick() } else { floors }
+    }
+
+    pub fn clock(&self) -> Clock {
+        Clock::new(self.deadline, self.time_a_row, self.rows.len())
+    }
+
+    fn warm_up(&self) -> Duration {
+        if self.quick { QUICK_WARM } else { WARM }
+    }
+
+    /// The rows of each cluster, in the order in which clusters run.
+    pub fn clusters(&self) -> Vec<Vec<Row>> {
+        let mut clusters = Vec::new();
+        for system in [System::Highwater, System::Kafka] {
+            for brokers in [1, super::matrix::BROKERS] {
+                let alike = |row: &&Row| row.system == system && row.brokers == brokers;
+                clusters.push(self.rows.iter().filter(alike).copied().collect());
+            }
+        }
+        clusters.retain(|rows: &Vec<Row>| !rows.is_empty());
+        clusters
+    }
+}
+
+/// A lab while it runs.
+struct Lab<'a> {
+    began: Instant,
+    plan: &'a LabPlan,
+    clock: Clock,
+    warnings: Vec<String>,
+}
+
 /// What is known of a row when everything has run.
 struct Known {
     row: Row,
-    measured: Option<Result<Measured, String>>,
+    /// Or why not.
+    measured: Result<Measured, String>,
     kills: Tally,
+    /// Why there were fewer kills than planned.
+    cut_short: Option<String>,
 }
 
-/// Runs all of it. `tell` hears what is going on, a line each.
-///
-/// # Errors
-/// Brokers cannot be started. A row that fails says so in its result instead.
-pub fn run_lab(plan: &LabPlan, tell: &(impl Fn(&str) + Sync)) -> Result<Document, Failure> {
+/// Runs all of it. `tell` hears what is going on, a line each. What fails says so in the document:
+/// a row, or all rows of brokers that do not start.
+pub fn run_lab(plan: &LabPlan, tell: &(impl Fn(&str) + Sync)) -> Document {
     let began = Instant::now();
     let host = host::host();
-    let mut warnings = host::warnings(&host);
+    let warnings = host::warnings(&host);
     let mut document = Document {
         schema: SCHEMA,
         tool_version: env!("CARGO_PKG_VERSION"),
@@ -79,38 +119,23 @@ pub fn run_lab(plan: &LabPlan, tell: &(impl Fn(&str) + Sync)) -> Result<Document
         warnings: Vec::new(),
     };
     tell("floors of this machine");
-    let floors = FloorPlan {
-        directory: Some(plan.data.clone()),
-        write_bytes: RECORD_BYTES,
-        message_bytes: RECORD_BYTES,
-        ..FloorPlan::default()
-    };
-    let floors = if plan.quick { floors.quick() } else { floors };
-    let (floors, missing) = measure_telling(&floors);
+    let (floors, missing) = measure_telling(&plan.floors());
     document.floors = floors;
-    warnings.extend(missing);
-    let clock = RowClock {
+    let mut lab = Lab {
         began,
         plan,
-        left: Cell::new(plan.rows.len() as u32),
+        clock: plan.clock(),
+        warnings,
     };
+    lab.warnings.extend(missing);
     let mut known: Vec<Known> = Vec::new();
-    for system in [System::Highwater, System::Kafka] {
-        for brokers in [1, super::matrix::BROKERS] {
-            let alike = |row: &&Row| row.system == system && row.brokers == brokers;
-            let rows: Vec<Row> = plan.rows.iter().filter(alike).copied().collect();
-            if !rows.is_empty() {
-                known.extend(on_brokers(&clock, system, &rows, &mut warnings, tell)?);
-            }
-        }
+    for rows in plan.clusters() {
+        known.extend(on_brokers(&mut lab, &rows, tell));
     }
     let ours = |known: &&Known| known.row.system == System::Highwater;
     let rows: Vec<Row> = known.iter().filter(ours).map(|known| known.row).collect();
-    let left = plan
-        .deadline
-        .map(|deadline| deadline.saturating_sub(began.elapsed()));
     let power = PowerPlan {
-        budget: [plan.power.budget, left].into_iter().flatten().min(),
+        budget: lab.clock.power(began.elapsed(), plan.power.budget),
         ..plan.power
     };
     let told = |ended: u64, of: u64| {
@@ -124,8 +149,17 @@ pub fn run_lab(plan: &LabPlan, tell: &(impl Fn(&str) + Sync)) -> Result<Document
         let at = (known.row.system == System::Highwater).then_some(simulated);
         simulated += usize::from(at.is_some());
         let losses = losses_of(known, at, &report);
-        let result = RowResult::new(&known.row, known.measured.as_ref(), losses);
+        let mut result = RowResult::new(&known.row, known.measured.as_ref(), losses);
+        result.warnings.extend(known.cut_short.clone());
         document.rows.push(result);
+    }
+    let mut warnings = lab.warnings;
+    if document.unmeasured() > 0 {
+        warnings.push(format!(
+            "{} of {} rows were not measured; each says why",
+            document.unmeasured(),
+            document.rows.len()
+        ));
     }
     document.simulation = Simulation {
         first_seed: power.first_seed,
@@ -148,55 +182,80 @@ pub fn run_lab(plan: &LabPlan, tell: &(impl Fn(&str) + Sync)) -> Result<Document
     }
     warnings.extend(on_memory(&plan.data));
     document.warnings = warnings;
-    Ok(document)
+    document
 }
 
-/// How long the next row's load is sent: shorter where the machine is so busy that all the rest takes
-/// longer than it should.
-struct RowClock<'a> {
-    began: Instant,
-    plan: &'a LabPlan,
-    /// Rows that have not been measured.
-    left: Cell<u32>,
-}
-
-impl RowClock<'_> {
-    fn next(&self) -> Duration {
-        let left = self.left.get().max(1);
-        self.left.set(left - 1);
-        let Some(deadline) = self.plan.deadline else {
-            return self.plan.time_a_row;
-        };
-        let rows = deadline.mul_f64(ROWS_SHARE);
-        let share = rows.saturating_sub(self.began.elapsed()) / left;
-        // What a row takes beside its load is about as long again.
-        (share / 2).clamp(TIME_A_ROW_MIN, self.plan.time_a_row.max(TIME_A_ROW_MIN))
-    }
-}
-
-/// One cluster: every row's load, then kill -9.
-fn on_brokers(
-    clock: &RowClock<'_>,
-    system: System,
-    rows: &[Row],
-    warnings: &mut Vec<String>,
-    tell: &impl Fn(&str),
-) -> Result<Vec<Known>, Failure> {
-    let plan = clock.plan;
-    let brokers = rows[0].brokers;
-    let name = rows[0].system_name();
-    tell(&format!("{name}: {brokers} broker(s) start"));
-    let brand = match (system, &plan.kafka) {
-        (System::Kafka, Some(home)) => Brand::Kafka(home.clone()),
-        (System::Kafka, None) => return Err("there is no Kafka home".into()),
-        (System::Highwater, _) => Brand::Highwater,
+/// One cluster: every row's load, then kill -9. A cluster that does not start leaves rows without a
+/// figure; what was measured before it stays.
+fn on_brokers(lab: &mut Lab<'_>, rows: &[Row], tell: &impl Fn(&str)) -> Vec<Known> {
+    let plan = lab.plan;
+    let (kafka, brokers) = (rows[0].system == System::Kafka, rows[0].brokers);
+    let name = format!("{}: {brokers} broker(s)", rows[0].system_name());
+    tell(&format!("{name} start"));
+    let nodes = match start(plan, kafka, brokers) {
+        Ok(nodes) => nodes,
+        Err(error) => {
+            let why = format!("{name} did not start: {error}");
+            tell(&why);
+            lab.clock.leave_out(rows.len());
+            let without = rows.iter().map(|row| Known {
+                row: *row,
+                measured: Err(why.clone()),
+                kills: Tally::default(),
+                cut_short: None,
+            });
+            let without = without.collect();
+            lab.warnings.push(why);
+            return without;
+        }
     };
-    let kafka = system == System::Kafka;
+    if kafka {
+        tell(&format!("{name} warm up"));
+        if let Err(error) = warm(&nodes, &plan.data, &rows[0], plan.warm_up()) {
+            lab.warnings
+                .push(format!("{name} did not warm up, and are slower: {error}"));
+        }
+    }
+    let mut known = Vec::with_capacity(rows.len());
+    for row in rows {
+        tell(&row.name());
+        let time = lab.clock.row(lab.began.elapsed());
+        let measured = measure(&nodes, &plan.data, row, time);
+        known.push(Known {
+            row: *row,
+            measured: measured.map_err(|error| error.to_string()),
+            kills: Tally::default(),
+            cut_short: None,
+        });
+    }
+    tell(&format!("{name}, kill -9"));
+    let kills = KillPlan {
+        events: plan.kills,
+        budget: plan.kill_budget,
+    };
+    let killed = kill_nine(&nodes, rows, &kills);
+    for (known, tally) in known.iter_mut().zip(killed.tallies) {
+        known.kills = tally;
+        known.cut_short.clone_from(&killed.cut_short);
+    }
+    if let Some(why) = killed.cut_short {
+        lab.warnings.push(format!("{name}: {why}"));
+    }
+    known
+}
+
+/// Brokers that know each other.
+fn start(plan: &LabPlan, kafka: bool, brokers: usize) -> Result<Nodes, Failure> {
+    let brand = match (kafka, &plan.kafka) {
+        (true, Some(home)) => Brand::Kafka(home.clone()),
+        (true, None) => return Err("there is no Kafka home".into()),
+        (false, _) => Brand::Highwater,
+    };
     let mut settings: Vec<(String, String)> = node_settings(brokers)
         .into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect();
-    // A row's files are gone before the disk is full of them.
+    // A row's files are gone before the next row is measured.
     settings.push((
         "log.segment.delete.delay.ms".to_owned(),
         DELETE_DELAY_MS.to_string(),
@@ -214,37 +273,7 @@ fn on_brokers(
     })?;
     let (servers, patience) = (nodes.bootstrap(), KAFKA_PATIENCE);
     run(move || async move { Ok(all_registered(&servers, brokers, patience).await?) })?;
-    if kafka {
-        let time = if plan.quick { QUICK_WARM } else { WARM };
-        tell(&format!("{name}: {brokers} broker(s) warm up"));
-        warm(&nodes, &rows[0], time)?;
-    }
-    let mut known = Vec::with_capacity(rows.len());
-    for row in rows {
-        tell(&row.name());
-        let measured = measure(&nodes, row, clock.next());
-        known.push(Known {
-            row: *row,
-            measured: Some(measured.map_err(|error| error.to_string())),
-            kills: Tally::default(),
-        });
-    }
-    tell(&format!("{name}: {brokers} broker(s), kill -9"));
-    let kills = KillPlan {
-        events: plan.kills,
-        budget: plan.kill_budget,
-    };
-    match kill_nine(&nodes, rows, &kills) {
-        Ok(tallies) => {
-            for (known, tally) in known.iter_mut().zip(tallies) {
-                known.kills = tally;
-            }
-        }
-        Err(error) => warnings.push(format!(
-            "kill -9 of {name} with {brokers} broker(s) did not come to its end: {error}"
-        )),
-    }
-    Ok(known)
+    Ok(nodes)
 }
 
 /// `at` is the row's place in the report; none if it was not simulated.

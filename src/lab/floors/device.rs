@@ -7,29 +7,22 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{Floor, FloorPlan, latency, noise, rate, size, times};
+use super::{Floor, FloorPlan, Most, latency, noise, rate, size, times, without_direct};
 
 /// What O_DIRECT asks of memory, positions and lengths on every device.
 pub(super) const BLOCK: usize = 4096;
 /// One request of the sequential writes and reads.
-const STREAM_REQUEST: usize = 1 << 20;
+pub(super) const STREAM_REQUEST: usize = 1 << 20;
 /// A file of a floor grows no longer: it is written from its start again.
-pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
+const FILE_BYTES_MAX: u64 = 256 << 20;
 
-pub(super) fn measure(plan: &FloorPlan) -> io::Result<Vec<Floor>> {
+pub(super) fn measure(plan: &FloorPlan) -> io::Result<Most> {
     let Some(directory) = &plan.directory else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     };
-    let mut floors = vec![page_cache(plan, directory)?, flushed(plan, directory)?];
-    match direct(plan, directory) {
-        Ok(more) => floors.extend(more),
-        // Some file systems have no O_DIRECT; the floors before stand without it.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            tracing::warn!("{} takes no O_DIRECT: {error}", directory.display());
-        }
-        Err(error) => return Err(error),
-    }
-    Ok(floors)
+    let floors = vec![page_cache(plan, directory)?, flushed(plan, directory)?];
+    let what = "the device's floors past the page cache";
+    without_direct(floors, what, directory, direct(plan, directory))
 }
 
 /// A file that is gone when the floor is measured, or fails to be.
@@ -105,7 +98,7 @@ fn direct(plan: &FloorPlan, directory: &Path) -> io::Result<Vec<Floor>> {
     let file = scratch.create(libc::O_DIRECT)?;
     let mut buffer = Aligned::noise(STREAM_REQUEST);
     let (mut position, mut end) = (0, 0);
-    let streamed = times(plan.share(12), || {
+    let streamed = times(plan.share(9), || {
         let at = advance(&mut position, STREAM_REQUEST);
         end = end.max(position);
         file.write_all_at(buffer.bytes(), at)
@@ -113,7 +106,7 @@ fn direct(plan: &FloorPlan, directory: &Path) -> io::Result<Vec<Floor>> {
     // What was written is on the device, not in its cache, before it is read.
     file.sync_data()?;
     position = 0;
-    let read = times(plan.share(10), || {
+    let read = times(plan.share(7), || {
         if position + STREAM_REQUEST as u64 > end {
             position = 0;
         }

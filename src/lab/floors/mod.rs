@@ -10,7 +10,7 @@ mod memory;
 mod ring;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::result::{Floor, has_enough_samples};
@@ -57,23 +57,35 @@ impl FloorPlan {
 /// A single floor takes no more samples: its median does not get better.
 const SAMPLES_MAX: usize = 100_000;
 
-/// All floors of the plan. What could not be measured is a `tracing` warning.
-pub fn measure(plan: &FloorPlan) -> Vec<Floor> {
-    let (floors, warnings) = measure_telling(plan);
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    floors
-}
-
 /// All floors of the plan that could be measured, and a sentence for each that could not.
 pub fn measure_telling(plan: &FloorPlan) -> (Vec<Floor>, Vec<String>) {
     let mut found = Found::default();
     found.add("the loopback's floors", loopback::measure(plan));
-    found.add("the device's floors", device::measure(plan));
-    found.add("the ring's floors", ring::measure(plan));
+    found.add_most("the device's floors", device::measure(plan));
+    found.add_most("the ring's floors", ring::measure(plan));
     found.add("the memory's floors", Ok(memory::measure(plan)));
     (found.floors, found.warnings)
+}
+
+/// Floors, and a sentence about those that were left out.
+type Most = (Vec<Floor>, Option<String>);
+
+/// Some file systems have no O_DIRECT; floors without it stand. Any other failure is one.
+fn without_direct(
+    floors: Vec<Floor>,
+    what: &str,
+    directory: &Path,
+    direct: io::Result<Vec<Floor>>,
+) -> io::Result<Most> {
+    match direct {
+        Ok(more) => Ok(([floors, more].concat(), None)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let directory = directory.display();
+            let why = format!("{what} were left out: {directory} takes no O_DIRECT ({error})");
+            Ok((floors, Some(why)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[derive(Default)]
@@ -89,6 +101,17 @@ impl Found {
             Err(error) => self
                 .warnings
                 .push(format!("{what} were not measured: {error}")),
+        }
+    }
+
+    /// Of floors of which some may be left out while the others stand.
+    fn add_most(&mut self, what: &str, measured: io::Result<Most>) {
+        match measured {
+            Ok((floors, left_out)) => {
+                self.floors.extend(floors);
+                self.warnings.extend(left_out);
+            }
+            Err(error) => self.add(what, Err(error)),
         }
     }
 }
@@ -198,6 +221,8 @@ mod tests {
             "page_cache_write",
             "device_write_flush",
             "device_write_flush_ring",
+            "device_stream_write",
+            "device_stream_write_ring",
             "channel_round_trip",
             "crc32c",
             "memory_copy",
@@ -208,6 +233,22 @@ mod tests {
             assert!(floor.value > 0.0 && floor.samples > 0, "{floor:?}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn floors_past_the_page_cache_are_not_left_out_in_silence() {
+        let refused = || Err(io::Error::from_raw_os_error(libc::EINVAL));
+        let kept = vec![latency("kept", String::new(), &[])];
+        let (floors, why) =
+            without_direct(kept.clone(), "direct writes", Path::new("/mnt"), refused()).unwrap();
+        assert_eq!(floors, kept);
+        let why = why.unwrap();
+        assert!(why.contains("/mnt takes no O_DIRECT"), "{why}");
+        let broken = Err(io::Error::other("broken"));
+        assert!(without_direct(kept, "direct writes", Path::new("/mnt"), broken).is_err());
+        let mut found = Found::default();
+        found.add_most("floors", Ok((floors, Some(why.clone()))));
+        assert_eq!((found.floors.len(), found.warnings), (1, vec![why]));
     }
 
     #[test]

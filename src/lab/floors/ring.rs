@@ -1,5 +1,5 @@
-//! The same through the broker's own runtime: writes and flushes by the ring, and a hop between
-//! two executors that wait for each other.
+//! The same through the broker's own runtime: small and long writes and flushes by the ring, and a
+//! hop between two executors that wait for each other.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::device::{BLOCK, FILE_BYTES_MAX, Scratch, advance};
-use super::{Floor, FloorPlan, SAMPLES_MAX, latency, noise, size};
+use super::device::{BLOCK, STREAM_REQUEST, Scratch, advance};
+use super::{Floor, FloorPlan, Most, SAMPLES_MAX, latency, noise, rate, size, without_direct};
 use crate::rt::fs::{AlignedBuf, File, OpenOptions};
 use crate::rt::lane::{LaneReceiver, LaneSender, pair};
 use crate::rt::{RingPlan, run_ring};
@@ -17,7 +17,7 @@ use crate::rt::{RingPlan, run_ring};
 type Ends = (LaneSender<u64>, LaneReceiver<u64>);
 
 /// What the first executor found; the second only answers.
-type Answer = io::Result<Vec<Floor>>;
+type Answer = io::Result<Most>;
 
 pub(super) fn measure(plan: &FloorPlan) -> Answer {
     let (to, from_first) = pair(16);
@@ -58,16 +58,12 @@ pub(super) fn measure(plan: &FloorPlan) -> Answer {
 
 async fn first(plan: &FloorPlan, ends: &mut Ends) -> Answer {
     let mut floors = vec![hop(plan, ends).await?];
-    if let Some(directory) = &plan.directory {
-        floors.push(flushed(plan, directory).await?);
-        match direct(plan, directory).await {
-            Ok(floor) => floors.push(floor),
-            // As in `device`: no O_DIRECT here.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(floors)
+    let Some(directory) = &plan.directory else {
+        return Ok((floors, None));
+    };
+    floors.push(flushed(plan, directory).await?);
+    let what = "the ring's floors past the page cache";
+    without_direct(floors, what, directory, direct(plan, directory).await)
 }
 
 /// [`super::times`], of work that waits.
@@ -117,36 +113,57 @@ async fn flushed(plan: &FloorPlan, directory: &Path) -> io::Result<Floor> {
     Ok(latency("device_write_flush_ring", what, &samples.await?))
 }
 
-async fn direct(plan: &FloorPlan, directory: &Path) -> io::Result<Floor> {
+async fn direct(plan: &FloorPlan, directory: &Path) -> io::Result<Vec<Floor>> {
     let scratch = Scratch::in_directory(directory, "ring-direct");
     let file = File::open(&scratch.path, OpenOptions::CREATE.direct()).await?;
-    let len = plan.write_bytes.max(1).next_multiple_of(BLOCK);
-    // Blocks that are there already, as for the plain thread.
-    let blocks = AlignedBuf::gathered(&[&noise(DIRECT_ROOM.max(len))]);
-    let room = blocks.len() as u64;
-    debug_assert!(room <= FILE_BYTES_MAX);
-    file.write_aligned_at(0, blocks).await.0?;
+    let mut request = Some(AlignedBuf::gathered(&[&noise(STREAM_REQUEST)]));
+    let (mut position, mut end) = (0, 0);
+    let streamed = times(plan.share(6), async || {
+        let at = advance(&mut position, STREAM_REQUEST);
+        end = end.max(position);
+        write(&file, at, &mut request).await
+    });
+    let streamed = streamed.await?;
     file.sync_data().await?;
-    let mut buffer = Some(AlignedBuf::gathered(&[&noise(len)]));
-    let mut position = 0;
-    let samples = times(plan.share(6), async || {
+    let len = plan.write_bytes.max(1).next_multiple_of(BLOCK);
+    let mut small = Some(AlignedBuf::gathered(&[&noise(len)]));
+    position = 0;
+    let written = times(plan.share(6), async || {
         let mut at = advance(&mut position, len);
-        if at + len as u64 > room {
+        // Over blocks that are there already, as for the plain thread.
+        if at + len as u64 > end {
             (at, position) = (0, len as u64);
         }
-        let Some(full) = buffer.take() else {
-            return Err(io::Error::other("a write kept its buffer"));
-        };
-        let (written, back) = file.write_aligned_at(at, full).await;
-        buffer = Some(back);
-        written
+        write(&file, at, &mut small).await
     });
-    let what = format!(
-        "O_DIRECT write of {} over written blocks by the ring",
-        size(len)
-    );
-    Ok(latency("device_write_ring", what, &samples.await?))
+    let written = written.await?;
+    Ok(vec![
+        latency(
+            "device_write_ring",
+            format!(
+                "O_DIRECT write of {} over written blocks by the ring",
+                size(len)
+            ),
+            &written,
+        ),
+        rate(
+            "device_stream_write_ring",
+            format!(
+                "O_DIRECT writes one after the other by the ring, {} each",
+                size(STREAM_REQUEST)
+            ),
+            STREAM_REQUEST,
+            &streamed,
+        ),
+    ])
 }
 
-/// Bytes that are there before the direct writes go over them.
-const DIRECT_ROOM: usize = 8 << 20;
+/// Writes a buffer that comes back for the next write.
+async fn write(file: &File, at: u64, buffer: &mut Option<AlignedBuf>) -> io::Result<()> {
+    let Some(full) = buffer.take() else {
+        return Err(io::Error::other("a write kept its buffer"));
+    };
+    let (written, back) = file.write_aligned_at(at, full).await;
+    *buffer = Some(back);
+    written
+}
