@@ -14,6 +14,7 @@ mod owed;
 mod power;
 mod reading;
 mod recovery;
+mod retaining;
 
 mod unlinking;
 
