@@ -10,15 +10,16 @@
 //! Last result (2 virtual cores with nothing else on them, ext4 mounted with `discard`, kernel 6.18): a
 //! pass over 128 MiB of which every tenth record stays takes 0.58 GiB/s (the floor, all in the page
 //! cache, 6.6), one of which all stay 0.43 (1.43), with lz4 0.66. Passes without a throttle beside
-//! appends, medians of three turns:
+//! appends, medians of five turns, the ratios' range behind them:
 //!
 //! | appends | alone p50 / p99 us | beside passes | p99 ratio |
 //! |---|---|---|---|
-//! | buffered | 39 / 95 | 40 / 215 | 2.1 |
-//! | buffered, flushed | 147 / 398 | 279 / 1598 | 3.8 |
+//! | buffered | 42 / 103 | 40 / 236 | 2.4 (1.4 to 3.7) |
+//! | buffered, flushed | 160 / 531 | 238 / 2464 | 2.4 (0.3 to 9.4) |
 //!
-//! The target is just missed, and missed by flushes: they wait at the device for the 256 KiB that the pass
-//! flushes at a time, and for each other's file system transactions. Before the space of replaced
+//! The target is missed, and the device was uneven: the flushed appends alone had a p99 of 332 to 4830
+//! us. Flushes begin before the pass's, but one that comes while a segment is being swapped in waits for
+//! the file system's transactions; some seven segments a second are. Before the space of replaced
 //! segments was given back in pieces it was 22000 us. A rate (`log.cleaner.io.max.bytes.per.second`)
 //! spreads passes out; what it is worth was not measured.
 

@@ -7,7 +7,9 @@
 //! More executors than cores take turns on them: beyond the machine's cores the figures say what
 //! the scheduler does, not what a hop costs.
 //!
-//! Last result: none on a quiet machine yet.
+//! Last result (2 virtual cores with nothing else on them, kernel 6.18): asking 1 and 2 waiting
+//! executors takes 66 and 84 us, the hops overlap; 4 and 8 take turns on the cores, 144 and 234 us.
+//! With 16 rounds under way a round takes 4.1, 6.0, 12 and 21 us.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex, mpsc};
