@@ -345,6 +345,31 @@ fn a_topic_made_anew_under_an_old_name_does_not_begin_where_the_old_one_began() 
 }
 
 #[test]
+fn a_recovery_that_ends_below_its_recovery_point_lowers_it_before_anything_is_appended() {
+    let mut broker = Broker::start(&[]);
+    let mut client = Client::connect(broker.address);
+    client.create_topic("orders", 1, &[]);
+    for at in 0..5 {
+        assert_eq!(client.produce("orders", 0, b"value"), Ok(at));
+    }
+    broker.kill();
+    // As after damage to what was flushed long ago.
+    let partition = broker.partition_dir("orders", 0);
+    let file = partition
+        .parent()
+        .unwrap()
+        .join("recovery-point-offset-checkpoint");
+    std::fs::write(&file, "0\n1\norders 0 1000\n").unwrap();
+    broker.restart();
+    let mut client = Client::connect(broker.address);
+    assert_eq!(client.list_offset("orders", 0, -1), Ok(5));
+    let said = std::fs::read_to_string(&file).unwrap();
+    let point = said.lines().find_map(|line| line.strip_prefix("orders 0 "));
+    let point: i64 = point.unwrap().parse().unwrap();
+    assert!(point <= 5, "{said}");
+}
+
+#[test]
 fn a_topic_made_anew_at_once_has_nothing_of_the_old_one_on_any_shard() {
     let broker = Broker::start(&["highwater.shards=2", "log.segment.delete.delay.ms=0"]);
     let mut client = Client::connect(broker.address);

@@ -168,11 +168,7 @@ impl Shard {
         let is_below = |(opened, point): (&Result<(Rc<Log>, _), _>, &Offset)| {
             opened.as_ref().is_ok_and(|(log, _)| log.log_end() < *point)
         };
-        if opened.iter().zip(&points).any(is_below) {
-            // A recovery has cut below what the checkpoint vouches for. What is appended there from
-            // now on must not be believed unseen.
-            self.write_recovery_points().await;
-        }
+        let cut_below_point = opened.iter().zip(&points).any(is_below);
         let mut placed = Vec::new();
         for ((new, dir), opened) in new.into_iter().zip(dirs).zip(opened) {
             match opened {
@@ -191,6 +187,11 @@ impl Shard {
                 }
                 Err(error) => self.not_opened(new, dir, &error),
             }
+        }
+        if cut_below_point {
+            // A recovery has cut below what the checkpoint vouches for. What is appended there from
+            // now on must not be believed unseen.
+            self.write_recovery_points().await;
         }
         self.tell_placed(placed);
     }
