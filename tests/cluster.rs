@@ -240,10 +240,23 @@ fn too_few_in_sync_refuse_what_must_be_on_two() {
     });
 }
 
+/// Returns when a process that is to stop has stopped: until one thread has taken the signal, the
+/// others go on, and a follower may fetch once more.
 fn signal(name: &str, pid: u32) {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &pid.to_string()])
         .status()
         .unwrap();
     assert!(status.success());
+    if name == "STOP" {
+        let is_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ")
+                .is_none_or(|(_, rest)| rest.starts_with('T'))
+        };
+        wait_for("it has stopped", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            tasks.flatten().all(is_stopped)
+        });
+    }
 }

@@ -68,7 +68,7 @@ fn expected(log: &Log, config: &LogConfig, now_ms: i64, high_watermark: i64) -> 
 #[test]
 fn retention_gives_up_what_kafka_would() {
     let mut causes = std::collections::BTreeMap::new();
-    for seed in seeds(60) {
+    for seed in seeds(20) {
         let found = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let told = found.clone();
         on_shard(move |dir| {
