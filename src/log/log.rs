@@ -521,8 +521,11 @@ impl Log {
         {
             let mut state = self.state.borrow_mut();
             state.files_synced = state.files_synced.max(plan.files_made);
-            // What was cut and written again since the plan was made is not what was flushed.
-            if state.generation != plan.generation {
+            // What was cut and written again since the plan was made is not what was flushed. And
+            // where another flush of the same file has failed meanwhile, this one's success says
+            // nothing: the kernel tells of a lost page once.
+            let is_usable = matches!(state.status, Status::Open | Status::Truncating);
+            if state.generation != plan.generation || !is_usable {
                 return;
             }
             state.marks.flushed_to(plan.upto);

@@ -462,6 +462,13 @@ fn a_journal_file_that_is_there_after_a_clean_stop_tells_nothing() {
 }
 
 #[test]
+fn a_flush_that_succeeds_after_another_of_its_file_has_failed_counts_nothing() {
+    // Two were under way. The first failed and took the log offline, the second succeeded, for the
+    // kernel had told of the lost pages already.
+    lives(1476, true);
+}
+
+#[test]
 fn a_cut_that_a_failed_journal_could_not_be_told_is_not_taken_for_done() {
     // The log had begun to forget what its file still held, the next cut found nothing to do, and
     // all of it came back with the next start.
