@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::lives::start;
 use super::*;
 use crate::log::journal::Journals;
-use crate::rt::sim::World;
+use crate::rt::sim::{Disk, World};
 
 const LOG_DIR: &str = "/data";
 const LOGS: i32 = 5;
@@ -115,80 +115,81 @@ fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
     assert!(short > 5, "only {short} found the disk full");
 }
 
+/// Runs `life` to its end, as the one process of a node with an empty log directory.
+fn in_one_life<F>(seed: u64, life: impl Fn(Disk) -> F + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    let world = World::new(seed);
+    let node = world.add_node("broker");
+    let done = Rc::new(Cell::new(false));
+    let (disk, told, life) = (node.disk(), done.clone(), Rc::new(life));
+    start(&node, move || {
+        let (disk, told, life) = (disk.clone(), told.clone(), life.clone());
+        async move {
+            crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+            life(disk).await;
+            told.set(true);
+        }
+    });
+    let ended = world.run_until(Duration::from_secs(60), || done.get());
+    assert!(ended, "seed {seed}");
+}
+
 #[test]
 fn an_epoch_that_a_full_disk_refused_is_written_once_there_is_room() {
     for seed in 0..20 {
-        let world = World::new(seed);
-        let node = world.add_node("broker");
-        let done = Rc::new(Cell::new(false));
-        let (disk, told) = (node.disk(), done.clone());
-        start(&node, move || {
-            let (disk, told) = (disk.clone(), told.clone());
-            async move {
-                crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
-                let shard = LogShard::new(ShardLimits::default());
-                let open = || open_in(0, SegmentIo::Buffered);
-                let (log, _) = Log::open(&shard, open()).await.unwrap();
-                append(&log, 1, 100);
-                log.flush().await.unwrap();
-                let newer = AppendAs {
-                    leader_epoch: LeaderEpoch(5),
-                    ..as_leader()
-                };
+        in_one_life(seed, move |disk| async move {
+            let shard = LogShard::new(ShardLimits::default());
+            let open = || open_in(0, SegmentIo::Buffered);
+            let (log, _) = Log::open(&shard, open()).await.unwrap();
+            append(&log, 1, 100);
+            log.flush().await.unwrap();
+            let newer = AppendAs {
+                leader_epoch: LeaderEpoch(5),
+                ..as_leader()
+            };
+            let bytes = batch_of(&[NOW_MS], 100);
+            log.append_as_leader(bytes, newer).unwrap();
+            // Before the task that writes the checkpoint runs.
+            disk.set_capacity(Some(disk.used()));
+            crate::rt::sleep(Duration::from_secs(1)).await;
+            disk.heal();
+            // So that no look at the log's tail finds where the epoch began.
+            for _ in 0..20 {
                 let bytes = batch_of(&[NOW_MS], 100);
                 log.append_as_leader(bytes, newer).unwrap();
-                // Before the task that writes the checkpoint runs.
-                disk.set_capacity(Some(disk.used()));
-                crate::rt::sleep(Duration::from_secs(1)).await;
-                disk.heal();
-                // So that no look at the log's tail finds where the epoch began.
-                for _ in 0..20 {
-                    log.append_as_leader(batch_of(&[NOW_MS], 100), newer)
-                        .unwrap();
-                }
-                log.close().await.unwrap();
-                let clean = LogOpen {
-                    clean_shutdown: true,
-                    recovery_point: Offset(22),
-                    ..open()
-                };
-                let (log, _) = Log::open(&shard, clean).await.unwrap();
-                let found = (log.log_end(), log.end_offset_for_epoch(LeaderEpoch(1)));
-                let ended = Some((LeaderEpoch(1), Offset(1)));
-                assert_eq!(found, (Offset(22), ended), "seed {seed}");
-                told.set(true);
             }
+            log.close().await.unwrap();
+            let clean = LogOpen {
+                clean_shutdown: true,
+                recovery_point: Offset(22),
+                ..open()
+            };
+            let (log, _) = Log::open(&shard, clean).await.unwrap();
+            let found = (log.log_end(), log.end_offset_for_epoch(LeaderEpoch(1)));
+            let ended = Some((LeaderEpoch(1), Offset(1)));
+            assert_eq!(found, (Offset(22), ended), "seed {seed}");
         });
-        assert!(world.run_until(Duration::from_secs(60), || done.get()));
     }
 }
 
 #[test]
 fn a_roll_that_a_full_disk_refused_is_completed_once_there_is_room() {
-    let world = World::new(3);
-    let node = world.add_node("broker");
-    let done = Rc::new(Cell::new(false));
-    let (disk, told) = (node.disk(), done.clone());
-    start(&node, move || {
-        let (disk, told) = (disk.clone(), told.clone());
-        async move {
-            crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
-            let shard = LogShard::new(ShardLimits::default());
-            let (log, _) = open(&shard, Path::new(LOG_DIR), small_segments()).await;
-            append(&log, 5, 300);
-            log.flush().await.unwrap();
-            log.roll(NOW_MS);
-            // Before the task that completes it runs.
-            disk.set_capacity(Some(disk.used()));
-            crate::rt::sleep(Duration::from_secs(1)).await;
-            assert!(!log.is_settled(), "the disk is full");
-            disk.heal();
-            crate::rt::sleep(Duration::from_secs(10)).await;
-            assert!(log.is_settled());
-            told.set(true);
-        }
+    in_one_life(3, |disk| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, Path::new(LOG_DIR), small_segments()).await;
+        append(&log, 5, 300);
+        log.flush().await.unwrap();
+        log.roll(NOW_MS);
+        // Before the task that completes it runs.
+        disk.set_capacity(Some(disk.used()));
+        crate::rt::sleep(Duration::from_secs(1)).await;
+        assert!(!log.is_settled(), "the disk is full");
+        disk.heal();
+        crate::rt::sleep(Duration::from_secs(10)).await;
+        assert!(log.is_settled());
     });
-    assert!(world.run_until(Duration::from_secs(60), || done.get()));
 }
 
 #[test]
