@@ -267,11 +267,11 @@ impl Log {
         let replicated = check_replicated(records, log_end, is_empty, epoch)?;
         if let Some(first) = replicated.batches.first() {
             let (base, last) = (first.base_offset(), first.last_offset());
-            let is_too_far = {
+            let is_too_far = || {
                 let state = self.state();
                 state.active().size() == 0 && !state.active().has_place_for(last)
             };
-            if base < log_end || is_empty && is_too_far {
+            if base < log_end || is_empty && is_too_far() {
                 return Err(FollowError::StartOver(base));
             }
         }
