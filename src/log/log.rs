@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use crate::rt::sync::{Event, Semaphore};
-use crate::types::{LeaderEpoch, Offset, Uuid};
+use crate::types::{LeaderEpoch, Offset, PartitionId, Uuid};
 
 use super::cache::LogKey;
 use super::config::{Durability, LogConfig};
@@ -147,6 +147,13 @@ impl Log {
 
     pub fn topic_id(&self) -> Uuid {
         self.state.borrow().topic_id
+    }
+
+    pub fn id(&self) -> PartitionId {
+        PartitionId {
+            topic: self.topic_id(),
+            index: self.partition(),
+        }
     }
 
     /// The partition's directory (it changes name when the partition is deleted).

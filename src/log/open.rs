@@ -525,6 +525,7 @@ impl Loader {
             }
         }
         log.settle().await.map_err(LogError::into_io)?;
+        log.journal_settled();
         Ok((log, self.report))
     }
 

@@ -131,23 +131,11 @@ impl<'a> Recovery<'a> {
             }
         }
         if from > 0 {
-            self.adopt_first_batch(&segment).await?;
+            let adopted = segment.find_first_timestamp().await;
+            adopted.map_err(about(&self.path_of(&segment)))?;
         }
         self.loader.log_end = end;
         Ok(None)
-    }
-
-    async fn adopt_first_batch(&self, segment: &Segment) -> io::Result<()> {
-        let Some(handles) = segment.handles() else {
-            return Ok(());
-        };
-        let mut scanner = Scanner::short(handles.reader, 0, segment.size());
-        match scanner.next().await {
-            Ok(Some((_, batch))) => segment.adopt_first_timestamp(batch.max_timestamp()),
-            Ok(None) | Err(ScanError::Damaged { .. }) => {}
-            Err(ScanError::Io(error)) => return Err(about(&self.path_of(segment))(error)),
-        }
-        Ok(())
     }
 
     fn path_of(&self, segment: &Segment) -> PathBuf {

@@ -11,6 +11,8 @@ use crate::rt;
 use crate::rt::fs::File;
 use crate::wire::batch::{Batch, BatchError};
 
+use super::segment::Segment;
+
 /// Bytes per read. With one read ahead this keeps a device busy while the other chunk is checked.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -164,6 +166,25 @@ impl Scanner {
 
 fn chunk_len(at: u64, end: u64, most: usize) -> usize {
     end.saturating_sub(at).min(most as u64) as usize
+}
+
+impl Segment {
+    /// Learns from the first batch what `segment.ms` counts from, where that is not known. Damage is
+    /// none of its business.
+    pub(super) async fn find_first_timestamp(&self) -> io::Result<()> {
+        let (None, Some(handles)) = (self.first_timestamp(), self.handles()) else {
+            return Ok(());
+        };
+        match Scanner::short(handles.reader, 0, self.written())
+            .next()
+            .await
+        {
+            Ok(Some((_, batch))) => self.adopt_first_timestamp(batch.max_timestamp()),
+            Ok(None) | Err(ScanError::Damaged { .. }) => {}
+            Err(ScanError::Io(error)) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

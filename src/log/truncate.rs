@@ -302,6 +302,7 @@ impl Log {
         let cut = self.find_cut(&segment, offset).await?;
         segment.cut(cut.offset, cut.position, &cut.tail, &config);
         self.resize(&segment, cut.position).await?;
+        segment.find_first_timestamp().await?;
         {
             let mut state = self.state_mut();
             state.marks.truncated_to(cut.offset);

@@ -8,7 +8,6 @@ use crate::cluster::link::ActiveController;
 use crate::cluster::quorum::peers;
 use crate::cluster::{directories, periodic};
 use crate::config::BrokerConfig;
-use crate::log::dir::DirError;
 use crate::observe::endpoint;
 use crate::observe::metrics::Families;
 use crate::rt::lane::{self, LaneReceiver, OnceSender};
@@ -214,7 +213,7 @@ async fn be_a_broker(
     control.feed_shards();
     control.applied().await;
     control.collect_failures().await;
-    remove_journals(control, &facts).await;
+    end_journals(control, &facts).await;
     if let Some(why) = control.must_stop() {
         return Err(why);
     }
@@ -252,20 +251,17 @@ async fn go_down(control: &Rc<Control>) {
     }
 }
 
-/// Every log has taken back what its segments lacked. Those of a directory that failed stay.
-async fn remove_journals(control: &Control, dirs: &Directories) {
+/// Every log that could be opened has taken back what its segments lacked. The journals of a
+/// directory that failed stay.
+async fn end_journals(control: &Control, dirs: &Directories) {
     for dir in &dirs.online {
         if control.dirs().is_offline(&dir.path) {
             continue;
         }
-        if let Err(error) = dir.journals.remove().await {
-            let cause = DirError::Io {
-                what: "remove the journals",
-                path: dir.path.clone(),
-                source: error,
-            };
-            let cause = cause.as_log_error();
-            control.directory_failed(dir.path.clone(), cause).await;
+        if let Err(error) = dir.journals.started().await {
+            control
+                .directory_failed(dir.path.clone(), dir.no_end_of_journals(error))
+                .await;
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::cluster::directories;
 use crate::cluster::{ConfigMap, Image, PartitionRegistration, ResourceType, Topic, configs};
 use crate::config::layers::Layers;
 use crate::log::checkpoint::OffsetMap;
-use crate::log::dir::Checkpoints;
+use crate::log::dir::{Checkpoints, DirError};
 use crate::log::journal::Journals;
 use crate::log::{Log, LogError, LogOpen, RecoveryReport};
 use crate::replica::leader::LeaderSettings;
@@ -22,6 +22,7 @@ use crate::types::{Offset, PartitionId, Uuid};
 use crate::wire::Str;
 use ahash::{AHashMap, AHashSet};
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,6 +52,17 @@ pub struct DirFacts {
 impl DirFacts {
     fn has(&self, key: &(String, i32), topic: Uuid) -> bool {
         self.present.get(key) == Some(&topic)
+    }
+
+    /// Why the directory is lost when the journals of an earlier life cannot be removed: the next
+    /// start would take back from them what has been cut since.
+    pub fn no_end_of_journals(&self, source: io::Error) -> LogError {
+        let cause = DirError::Io {
+            what: "remove the journals",
+            path: self.path.clone(),
+            source,
+        };
+        cause.as_log_error()
     }
 
     /// What a checkpoint of the start says of a partition.
@@ -111,8 +123,28 @@ impl Shard {
         for partition in gone {
             self.take_down(&partition).await;
         }
-        let mut unserved = self.unserved.partitions.borrow_mut();
-        unserved.retain(|id, _| kept.contains(id));
+        self.unserved.partitions.borrow_mut().retain(|id, _| {
+            let stays = kept.contains(id);
+            if !stays {
+                let dirs = self.dirs.online.iter();
+                dirs.for_each(|dir| dir.journals.settled(*id));
+            }
+            stays
+        });
+        self.end_journals().await;
+    }
+
+    /// Removes the journals of an earlier life that the last log which waited for space has now
+    /// taken back.
+    async fn end_journals(&self) {
+        for dir in &self.dirs.online {
+            if self.logs.failure_of(&dir.path).is_none()
+                && let Err(error) = dir.journals.remove_if_settled().await
+            {
+                let cause = dir.no_end_of_journals(error);
+                self.logs.fail_directory(&dir.path, &cause);
+            }
+        }
     }
 
     /// Brings the shard to `image`. Returns when its new partitions can be used; false, with
@@ -193,6 +225,7 @@ impl Shard {
             // now on must not be believed unseen.
             self.write_recovery_points().await;
         }
+        self.end_journals().await;
         self.tell_placed(placed);
     }
 
@@ -231,13 +264,10 @@ impl Shard {
     /// of a disk may be wrong with all. Only a full disk comes right by itself.
     fn not_opened(self: &Rc<Self>, new: &Wanted<'_>, dir: PathBuf, error: &LogError) {
         tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
-        // What a journal has of it must still be there when it can be opened; it is told once, to
-        // the first attempt, so what is left is for the next start.
+        // What a journal has of it must still be there when it can be opened.
         let facts = self.dirs.online.iter().find(|facts| facts.path == dir);
-        let journaled = facts.is_some_and(|facts| !facts.journals.is_empty());
-        facts.inspect(|facts| facts.journals.keep());
+        facts.inspect(|facts| facts.journals.expect(new.id));
         match error {
-            error if error.is_no_space() && journaled => {}
             error if error.is_no_space() => self.retry_later(),
             LogError::TopicId { .. } => {}
             error => self.logs.fail_directory(&dir, error),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::rt;
 use crate::rt::sync::{Event, Semaphore};
-use crate::types::{Offset, PartitionId};
+use crate::types::Offset;
 
 use super::super::cache::LogKey;
 use super::super::error::{LogError, StorageFailure};
@@ -162,12 +162,8 @@ impl DirJournal {
             State::Failed(failure) => return Err(failure.clone()),
             State::Absent | State::Making | State::Refused => return Ok(None),
         }
-        let partition = PartitionId {
-            topic: log.topic_id(),
-            index: log.partition(),
-        };
         let entry = Entry {
-            partition,
+            partition: log.id(),
             offset,
             change,
         };
@@ -207,10 +203,7 @@ impl DirJournal {
         let mut entries: Vec<Entry> = Vec::with_capacity(changes.len() + parts.len());
         entries.extend(changes.iter().map(|told| told.entry.clone()));
         entries.extend(parts.iter().map(|part| Entry {
-            partition: PartitionId {
-                topic: part.log.topic_id(),
-                index: part.log.partition(),
-            },
+            partition: part.log.id(),
             offset: part.unflushed.from,
             change: Change::Batches(part.unflushed.parts.clone()),
         }));

@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 use bytes::{Bytes, BytesMut};
 
 use crate::rt;
@@ -30,14 +29,28 @@ const FILE_BYTES_MAX: u64 = 2 << 30;
 /// Bytes taken back between two looks at the writer, so that its queue stays short.
 const REPLAY_AT_ONCE_BYTES: u64 = 8 << 20;
 
-/// What the journals of one directory say.
+/// What the journals of one directory say. The files stay until every log that they say something
+/// of has it in its segments, flushed: also those that a full disk lets open only later.
+///
+/// While they stay, cuts of other logs are not told to them. A start after that may find such a log
+/// as it was before its cut: its leader's epochs then tell it to cut again.
 #[derive(Debug, Default)]
 pub struct Journals {
-    /// Each is taken once, by the shard that opens the log; never on the path of a record.
-    partitions: Mutex<AHashMap<PartitionId, Replay>>,
+    /// Shared by the shards, as each opens its logs; never on the path of a record.
+    owed: Mutex<Owed>,
     files: Vec<PathBuf>,
     turn: u64,
-    kept: AtomicBool,
+}
+
+/// What has not been taken back yet.
+#[derive(Debug, Default)]
+struct Owed {
+    partitions: AHashMap<PartitionId, Arc<Replay>>,
+    /// Logs that could not be opened, and are expected to be.
+    late: AHashSet<PartitionId>,
+    /// All others were opened.
+    started: bool,
+    removed: bool,
 }
 
 /// What the journals say of one partition, oldest first.
@@ -85,7 +98,13 @@ impl Journals {
             }
             found.files.push(path);
         }
-        found.partitions = Mutex::new(partitions);
+        let partitions = partitions.into_iter();
+        found.owed = Mutex::new(Owed {
+            partitions: partitions
+                .map(|(id, replay)| (id, Arc::new(replay)))
+                .collect(),
+            ..Owed::default()
+        });
         Ok(found)
     }
 
@@ -94,37 +113,61 @@ impl Journals {
         self.turn
     }
 
-    /// What they say of a partition; once.
-    pub(super) fn take(&self, partition: PartitionId) -> Option<Replay> {
-        self.partitions().remove(&partition)
+    /// What they say of a partition, until it is [`Journals::settled`].
+    pub(super) fn of(&self, partition: PartitionId) -> Option<Arc<Replay>> {
+        self.owed().partitions.get(&partition).cloned()
     }
 
-    /// Whether they say something of a partition that nobody has taken.
+    /// Whether they say something of a partition that it has not taken back.
     pub fn mentions(&self, partition: PartitionId) -> bool {
-        self.partitions().contains_key(&partition)
+        self.owed().partitions.contains_key(&partition)
     }
 
-    fn partitions(&self) -> MutexGuard<'_, AHashMap<PartitionId, Replay>> {
-        self.partitions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there were none.
-    pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+    /// A log that they may say something of could not be opened: the files stay until it is
+    /// [`Journals::settled`].
+    pub fn expect(&self, partition: PartitionId) {
+        self.owed().late.insert(partition);
     }
 
-    /// A log that they may say something of could not be opened: the files stay for a later start.
-    pub fn keep(&self) {
-        self.kept.store(true, Ordering::Release);
+    /// What they say of a partition is in its segments and flushed, or nobody wants it any more.
+    pub fn settled(&self, partition: PartitionId) {
+        let mut owed = self.owed();
+        owed.partitions.remove(&partition);
+        owed.late.remove(&partition);
     }
 
-    /// Removes the files: every log has taken back what it lacked, and flushed it.
-    pub async fn remove(&self) -> io::Result<()> {
-        self.partitions().clear();
-        if self.kept.load(Ordering::Acquire) {
-            return Ok(());
+    /// Every log was opened, but for those that are expected. What is said of others is of none
+    /// that there is.
+    ///
+    /// # Errors
+    /// The files cannot be removed.
+    pub async fn started(&self) -> io::Result<()> {
+        {
+            let mut owed = self.owed();
+            let Owed {
+                partitions, late, ..
+            } = &mut *owed;
+            partitions.retain(|id, _| late.contains(id));
+            owed.started = true;
+        }
+        self.remove_if_settled().await
+    }
+
+    /// Removes the files once nobody is expected any more.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub async fn remove_if_settled(&self) -> io::Result<()> {
+        {
+            let mut owed = self.owed();
+            if !owed.started || !owed.late.is_empty() || owed.removed {
+                return Ok(());
+            }
+            owed.removed = true;
         }
         for path in &self.files {
             rt::fs::remove_file(path).await?;
@@ -200,11 +243,7 @@ impl Log {
         let Some(left) = self.shard.journals.left_in(&log_dir) else {
             return Ok(0);
         };
-        let partition = PartitionId {
-            topic: self.topic_id(),
-            index: self.partition(),
-        };
-        let Some(replay) = left.take(partition) else {
+        let Some(replay) = left.of(self.id()) else {
             return Ok(0);
         };
         // What a checkpoint told of the log start holds as well.
@@ -261,6 +300,14 @@ impl Log {
             self.delete_records_to(start)?;
         }
         Ok(bytes)
+    }
+
+    /// What the journal said of this log is in its segments, and flushed.
+    pub(in crate::log) fn journal_settled(&self) {
+        let log_dir = self.dir().parent().map(Path::to_owned).unwrap_or_default();
+        if let Some(left) = self.shard.journals.left_in(&log_dir) {
+            left.settled(self.id());
+        }
     }
 
     /// Returns when everything is written. On a full disk the writer cuts off what does not fit, but

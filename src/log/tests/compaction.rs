@@ -112,7 +112,7 @@ impl Known {
         let mut open = open_of(Path::new(LOG_DIR), self.config.borrow().clone());
         open.recovery_point = Offset(self.recovery_point.get());
         let (log, report) = Log::open(&shard, open).await.ok()?;
-        journals.remove().await.ok()?;
+        journals.started().await.ok()?;
         let must = if self.power_lost.get() {
             self.durable.get()
         } else {

@@ -272,7 +272,7 @@ impl Shelf {
             book.check(&log, &report, self.power_lost.get()).await;
             logs.push(log);
         }
-        journals.remove().await.ok()?;
+        journals.started().await.ok()?;
         self.power_lost.set(false);
         Some((shard, logs))
     }

@@ -9,6 +9,7 @@ use super::lives::start;
 use super::*;
 use crate::log::journal::Journals;
 use crate::rt::sim::{Disk, World};
+use crate::types::PartitionId;
 
 const LOG_DIR: &str = "/data";
 const LOGS: i32 = 5;
@@ -26,13 +27,18 @@ fn open_in(partition: i32, io: SegmentIo) -> LogOpen {
     }
 }
 
-async fn open_all(io: SegmentIo) -> Result<(Rc<LogShard>, Vec<Rc<Log>>), LogError> {
+async fn begin() -> (Rc<LogShard>, Arc<Journals>) {
     let shard = LogShard::new(ShardLimits {
         journal_bytes: 8 << 20,
         ..ShardLimits::default()
     });
     let journals = Arc::new(Journals::read(Path::new(LOG_DIR)).await.unwrap());
-    shard.found_journals(Path::new(LOG_DIR), journals);
+    shard.found_journals(Path::new(LOG_DIR), journals.clone());
+    (shard, journals)
+}
+
+async fn open_all(io: SegmentIo) -> Result<(Rc<LogShard>, Vec<Rc<Log>>), LogError> {
+    let (shard, _) = begin().await;
     let mut logs = Vec::new();
     for partition in 0..LOGS {
         logs.push(Log::open(&shard, open_in(partition, io)).await?.0);
@@ -113,6 +119,88 @@ fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
         short += u32::from(refused.get());
     }
     assert!(short > 5, "only {short} found the disk full");
+}
+
+/// As a shard does: what finds no room now is opened when there is some.
+async fn open_as_there_is_room(io: SegmentIo, disk: &Disk, ends: &[Offset]) -> usize {
+    let journal_files = async || {
+        let entries = crate::rt::fs::read_dir(LOG_DIR).await.unwrap();
+        let names = entries.iter().map(|entry| &entry.name);
+        names.filter(|name| name.contains("journal")).count()
+    };
+    let (shard, journals) = begin().await;
+    let mut logs = Vec::new();
+    let mut late = Vec::new();
+    for partition in 0..LOGS {
+        match Log::open(&shard, open_in(partition, io)).await {
+            Ok((log, _)) => logs.push(log),
+            Err(error) => {
+                assert!(error.is_no_space(), "{error}");
+                journals.expect(PartitionId {
+                    topic: open_in(partition, io).topic_id,
+                    index: partition,
+                });
+                late.push(partition);
+            }
+        }
+    }
+    journals.started().await.unwrap();
+    assert_eq!(journal_files().await > 0, !late.is_empty());
+    disk.heal();
+    for partition in &late {
+        journals.remove_if_settled().await.unwrap();
+        assert!(
+            journal_files().await > 0,
+            "{partition} has not been taken back"
+        );
+        let (log, _) = Log::open(&shard, open_in(*partition, io)).await.unwrap();
+        logs.push(log);
+    }
+    journals.remove_if_settled().await.unwrap();
+    assert_eq!(journal_files().await, 0);
+    for log in &logs {
+        assert!(log.log_end() >= ends[log.partition() as usize]);
+        assert_eq!(read_all(log, Offset(0)).await.len(), 60);
+    }
+    late.len()
+}
+
+#[test]
+fn a_log_that_found_no_room_takes_the_journal_back_in_the_same_life() {
+    let mut late = 0;
+    for seed in 0..40 {
+        let io = [SegmentIo::Buffered, SegmentIo::Direct][seed as usize % 2];
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let opened = Rc::new(Cell::new(None));
+        let (disk, known, told) = (node.disk(), ends.clone(), opened.clone());
+        start(&node, move || {
+            let (disk, known, told) = (disk.clone(), known.clone(), told.clone());
+            async move {
+                if known.borrow().is_empty() {
+                    fill(io, &known).await;
+                } else {
+                    let ends = known.borrow().clone();
+                    told.set(Some(open_as_there_is_room(io, &disk, &ends).await));
+                }
+                std::future::pending().await
+            }
+        });
+        let all = || ends.borrow().first() == Some(&Offset(120));
+        assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
+        node.lose_power();
+        let disk = node.disk();
+        disk.set_capacity(Some(disk.used() + 997 * seed));
+        node.restart();
+        let done = || opened.get().is_some();
+        assert!(
+            world.run_until(Duration::from_secs(60), done),
+            "seed {seed}"
+        );
+        late += opened.get().unwrap_or_default();
+    }
+    assert!(late > 5, "only {late} found the disk full");
 }
 
 /// Runs `life` to its end, as the one process of a node with an empty log directory.

@@ -138,6 +138,39 @@ fn a_clean_stop_is_believed_and_leaves_trimmed_indexes() {
 }
 
 #[test]
+fn a_segment_that_a_cut_opens_again_rolls_by_the_time_of_its_first_batch() {
+    on_shard(|dir| async move {
+        let config = || LogConfig {
+            segment_ms: 1000,
+            ..LogConfig::default()
+        };
+        let at = |log: &Log, after_ms| {
+            let batch = batch_of(&[NOW_MS + after_ms], 100);
+            log.append_as_leader(batch, as_leader()).unwrap();
+        };
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, config()).await;
+        at(&log, 0);
+        at(&log, 0);
+        log.roll(NOW_MS);
+        at(&log, 0);
+        log.close().await.unwrap();
+        let open = LogOpen {
+            clean_shutdown: true,
+            recovery_point: log.log_end(),
+            ..open_of(&dir, config())
+        };
+        let (log, _) = Log::open(&shard, open).await.unwrap();
+        log.truncate_to(Offset(1)).await.unwrap();
+        assert_eq!(log.segment_count(), 1);
+        at(&log, 600);
+        assert_eq!(log.segment_count(), 1);
+        at(&log, 1200);
+        assert_eq!(log.segment_count(), 2);
+    });
+}
+
+#[test]
 fn leftovers_of_an_interrupted_compaction_are_put_right() {
     on_shard(|dir| async move {
         let shard = LogShard::new(ShardLimits::default());
