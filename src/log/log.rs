@@ -22,7 +22,7 @@ use super::cache::LogKey;
 use super::config::{Durability, LogConfig};
 use super::dir::CheckpointFacts;
 use super::error::{LogError, StorageFailure};
-use super::flush::FlushPlan;
+use super::flush::{Covered, FlushPlan};
 use super::journal::Pending;
 use super::leader_epochs::{EpochEntry, LeaderEpochs};
 use super::names;
@@ -432,7 +432,7 @@ impl Log {
 
     /// Flushes what is written now, as a part of a round; the number of files synced. A failure
     /// takes the log offline.
-    pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>) -> u64 {
+    pub(super) async fn flush_written(&self, gate: &Rc<Semaphore>, alone: bool) -> u64 {
         // Not counted below: it waits for a permit that whoever stops flushes may hold.
         if self.is_unproven()
             && let Err(error) = self.write_again().await
@@ -444,7 +444,7 @@ impl Log {
             self.progress.wait().await;
         }
         self.flushes.set(self.flushes.get() + 1);
-        let files = self.flush_planned(gate).await;
+        let files = self.flush_planned(gate, alone).await;
         self.flushes.set(self.flushes.get() - 1);
         if self.renaming.get() {
             self.progress.notify_all();
@@ -470,11 +470,11 @@ impl Log {
         }
     }
 
-    async fn flush_planned(&self, gate: &Rc<Semaphore>) -> u64 {
+    async fn flush_planned(&self, gate: &Rc<Semaphore>, alone: bool) -> u64 {
         let Some(plan) = self.plan_flush() else {
             return 0;
         };
-        match plan.execute(self, gate).await {
+        match plan.execute(self, gate, alone).await {
             Ok(files) => {
                 self.finish_flush(&plan);
                 files
@@ -511,7 +511,12 @@ impl Log {
                     && !segment.is_preallocating()
                     && segment.written() == segment.size()
                     && segment.file_len() == segment.size();
-                Some((segment.clone(), segment.handles()?.writer, whole))
+                Some(Covered {
+                    segment: segment.clone(),
+                    file: segment.handles()?.writer,
+                    written: segment.written(),
+                    whole,
+                })
             })
             .collect();
         state.unflushed_records = 0;

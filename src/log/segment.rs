@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -21,6 +22,7 @@ use super::index::{NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYT
 use super::index_files::{IndexBudget, read_index_files};
 use super::names::{FileKind, segment_file};
 use super::txn_index::{AbortedTxn, TxnIndex};
+use super::write_queue::BLOCK_BYTES;
 
 /// Largest position a segment may reach: positions in the index are signed 32-bit in Kafka.
 pub const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64;
@@ -58,6 +60,8 @@ pub struct Segment {
     state: RefCell<State>,
     /// Everything of a sealed segment has reached the disk.
     synced: Cell<bool>,
+    /// Bytes that a flush of this life has covered.
+    flushed: Cell<u64>,
     /// The index files of a sealed segment are whole, cut to size and on the disk.
     index_files_whole: Cell<bool>,
     /// As a clean stop left it: nothing was appended, cut, reserved or written behind since.
@@ -144,6 +148,7 @@ impl Segment {
             base: loaded.base,
             handles: RefCell::new(None),
             synced: Cell::new(false),
+            flushed: Cell::new(0),
             index_files_whole: Cell::new(false),
             untouched: Cell::new(false),
             replaced: Cell::new(false),
@@ -318,6 +323,19 @@ impl Segment {
         state.file_len = state.file_len.max(position);
     }
 
+    /// A flush has covered all bytes up to `position`.
+    pub fn flushed_to(&self, position: u64) {
+        self.flushed.set(self.flushed.get().max(position));
+    }
+
+    /// What is written and not flushed, if all of it lies in a block that is on the device already.
+    pub fn rest_of_block(&self) -> Option<Range<u64>> {
+        let (from, to) = (self.flushed.get(), self.written());
+        let block = from / BLOCK_BYTES;
+        let begun = !from.is_multiple_of(BLOCK_BYTES);
+        (begun && from < to && (to - 1) / BLOCK_BYTES == block).then_some(from..to)
+    }
+
     /// The file is `len` bytes long now (preallocated or trimmed).
     pub fn file_resized(&self, len: u64) {
         self.untouched.set(false);
@@ -481,6 +499,7 @@ impl Segment {
         self.reset_indexes(config);
         let mut state = self.state.borrow_mut();
         state.size = 0;
+        self.flushed.set(0);
         state.written = 0;
         state.sealed = false;
         self.synced.set(false);
@@ -558,6 +577,7 @@ impl Segment {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         state.size = state.size.min(position);
+        self.flushed.set(self.flushed.get().min(position));
         state.written = state.written.min(position);
         state.txns.truncate_to(offset);
         state.txns_unwritten = true;

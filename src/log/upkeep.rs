@@ -88,7 +88,7 @@ impl Log {
             state.recovery_point() < state.marks.in_segments()
         };
         if unsettled {
-            self.flush_written(&Rc::new(Semaphore::new(1))).await;
+            self.flush_written(&Rc::new(Semaphore::new(1)), false).await;
         }
         self.check_usable()
     }
@@ -132,7 +132,7 @@ impl Log {
         self.shard.index_budget.charge(&old);
         // So that the recovery point moves past the old segment. Not in the shard's rounds: up to
         // a whole segment may be dirty, and acknowledgements would wait for it.
-        self.flush_written(&Rc::new(Semaphore::new(1))).await;
+        self.flush_written(&Rc::new(Semaphore::new(1)), false).await;
     }
 
     fn awaits_files(&self, base: Offset) -> bool {

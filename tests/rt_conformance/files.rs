@@ -43,8 +43,10 @@ async fn written_bytes_come_back(env: Env) {
     assert_eq!(written, 11);
     assert_eq!(file.read_at(0, 11).await.unwrap(), &b"hello world"[..]);
     assert_eq!(file.write_now(6, &[IoSlice::new(b"there")]).unwrap(), 5);
+    file.begin_write_back(0..11).unwrap();
     file.sync_data().await.unwrap();
     file.sync_all().await.unwrap();
+    file.begin_write_back(5..11).unwrap();
     drop(file);
     let again = File::open(&path, OpenOptions::READ).await.unwrap();
     assert_eq!(again.read_at(0, 100).await.unwrap(), &b"hello there"[..]);

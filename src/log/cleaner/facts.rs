@@ -32,7 +32,7 @@ impl Log {
         if self.has_unflushed_sealed() {
             // They may be cleaned once they are on the device; a roll may have missed them after
             // an unclean start. Not in the shard's rounds, whose waiters are in a hurry.
-            self.flush_written(&Rc::new(Semaphore::new(1))).await;
+            self.flush_written(&Rc::new(Semaphore::new(1)), false).await;
         }
         let last_stable = self.last_stable_offset(high_watermark);
         let state = self.state();

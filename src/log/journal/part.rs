@@ -89,7 +89,7 @@ impl Log {
                     return Ok(());
                 }
             }
-            self.flush_written(gate).await;
+            self.flush_written(gate, false).await;
         }
     }
 

@@ -209,6 +209,39 @@ fn with_flush_messages_one_nothing_counts_before_it_is_flushed() {
 }
 
 #[test]
+fn writing_back_is_begun_only_in_a_block_that_was_flushed_before() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let (log, _) = open(&shard, &dir, LogConfig::default()).await;
+        let segment = log.state().active().clone();
+        assert_eq!(segment.rest_of_block(), None, "nothing is written");
+        append(&log, 1, 100);
+        assert_eq!(
+            segment.rest_of_block(),
+            None,
+            "the block is not on the device"
+        );
+        log.flush().await.unwrap();
+        let first = segment.written();
+        assert_eq!(segment.rest_of_block(), None, "all of it is flushed");
+        append(&log, 1, 100);
+        let second = segment.written();
+        assert_eq!(segment.rest_of_block(), Some(first..second));
+        append(&log, 1, 4096);
+        assert_eq!(
+            segment.rest_of_block(),
+            None,
+            "some of it lies in a new block"
+        );
+        log.flush().await.unwrap();
+        log.truncate_to(Offset(1)).await.unwrap();
+        assert_eq!(segment.rest_of_block(), None);
+        append(&log, 1, 50);
+        assert_eq!(segment.rest_of_block(), Some(first..segment.written()));
+    });
+}
+
+#[test]
 fn direct_appends_give_the_same_file_as_buffered_ones() {
     on_shard(|dir| async move {
         let shard = LogShard::new(ShardLimits {

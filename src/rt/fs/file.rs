@@ -254,6 +254,21 @@ impl File {
         }
     }
 
+    /// Has the kernel begin to write back what lies in the page cache for `range`, and does not wait
+    /// for it: a [`File::sync_data`] behind it, which a thread of the kernel has to be woken for, then
+    /// finds the device at work. Only for blocks that were on the device before: writing others back
+    /// may have to wait, here, for the file system's journal.
+    ///
+    /// # Errors
+    /// What could not be written may count as clean from now on: no later flush of it can be believed.
+    pub fn begin_write_back(&self, range: Range<u64>) -> io::Result<()> {
+        match &self.0 {
+            FileBody::Ring(file) => file.begin_write_back(range),
+            // Its pages go to the device when they like, anyway.
+            FileBody::Sim(_) => Ok(()),
+        }
+    }
+
     /// Returns when everything written before this call, and the length that reaching it needs,
     /// is on the device (fdatasync).
     pub async fn sync_data(&self) -> io::Result<()> {

@@ -286,6 +286,13 @@ impl File {
         sys::is_cached(self.fd(), position, len) == Some(true)
     }
 
+    pub(crate) fn begin_write_back(&self, range: Range<u64>) -> io::Result<()> {
+        match &*self.body {
+            Body::Buffered(file) => sys::begin_write_back(file.fd(), range),
+            Body::Direct(_) => Ok(()),
+        }
+    }
+
     pub(crate) async fn sync_data(&self) -> io::Result<()> {
         match &*self.body {
             Body::Buffered(file) => file.ring.fdatasync().await,

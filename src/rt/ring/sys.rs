@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -244,6 +245,20 @@ pub(crate) fn fallocate(fd: BorrowedFd<'_>, len: u64, keep_size: bool) -> io::Re
     #[allow(unsafe_code)]
     // SAFETY: plain integers and a borrowed descriptor.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, 0, len) } as isize).map(|_| ())
+}
+
+/// sync_file_range(2), to begin only. Where that is not allowed nothing has begun.
+pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
+    let (from, len) = (offset(range.start)?, offset(range.end - range.start)?);
+    #[allow(unsafe_code)]
+    // SAFETY: plain integers and a borrowed descriptor.
+    let done = check(unsafe {
+        libc::sync_file_range(fd.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE)
+    } as isize);
+    match done {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        other => other.map(drop),
+    }
 }
 
 /// Length of an open file in bytes (fstat).
