@@ -43,6 +43,10 @@ use highwater::types::{LeaderEpoch, Offset, Uuid};
 use highwater::wire::batch_builder::BatchBuilder;
 use highwater::wire::codec::Codec;
 
+/// The broker's allocator: what a pass gives back and asks for again makes a difference.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Bytes of a log before compaction.
 const LOG_BYTES: u64 = 128 << 20;
 const VALUE_BYTES: usize = 1000;

@@ -17,10 +17,11 @@ use crate::rt::fs::{File, OpenOptions};
 use super::flush::Flusher;
 use super::leftovers;
 
-/// Cut off at a time. The device measured above takes a quarter of a millisecond for it.
-const PIECE_BYTES: u64 = 4 << 20;
-/// Between two pieces: a segment of 1 GiB is gone after a second and a half.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Cut off at a time. Of 4 MiB the thread that cuts held its core for 0.4 to 0.9 ms, which the shard may
+/// want, and the device above was then away for 1.2 ms; of this it is 0.13 to 0.18 ms.
+const PIECE_BYTES: u64 = 512 << 10;
+/// Between two pieces: a segment of 1 GiB is gone after some five seconds.
+const PAUSE: Duration = Duration::from_millis(2);
 /// A shorter delay than this lets nobody finish reading.
 const DELAY_MIN: Duration = Duration::from_secs(1);
 

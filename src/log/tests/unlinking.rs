@@ -6,7 +6,7 @@ use super::cleaning::in_world;
 use super::*;
 use crate::rt::fs::{File, OpenOptions, exists};
 
-const PIECE: u64 = 4 << 20;
+const PIECE: u64 = 512 << 10;
 
 async fn filled(dir: &Path, delay: Duration) -> Rc<Log> {
     let config = LogConfig {
