@@ -9,8 +9,8 @@
 //! cache and once with `flush.messages=1`.
 //!
 //! Floors, in the same run: O_DIRECT reads of 1 MiB through the same files, one and two at a time.
-//! Consumer threads run at the lowest priority and the producer's at a high one (if it may): they
-//! stand for other machines, and shall not fight over this one's cores.
+//! Consumer threads run at the lowest priority and the producer's at a high one (if it may), all off the
+//! shard's core: they stand for other machines, and shall not fight over this one's cores.
 //! On a machine that others use meanwhile, `HIGHWATER_BENCH_REALTIME=1` lets the shard and the
 //! producer run before everything else (SCHED_FIFO).
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory; its size in MiB is
@@ -210,6 +210,22 @@ fn set_niceness(nice: i32) {
     }
 }
 
+/// Off the first core, which is the shard's: a thread of a client that the scheduler puts there waits
+/// for the shard's slice to end, some milliseconds, while other cores are idle.
+fn leave_the_shards_core() {
+    #[allow(unsafe_code)]
+    // SAFETY: the set is plain memory of the size that is told; 0 is the calling thread. May be refused,
+    // as on a machine of one core, then it stays as it was.
+    unsafe {
+        let mut cores: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(0, size, &mut cores) == 0 && libc::CPU_COUNT(&cores) > 1 {
+            libc::CPU_CLR(0, &mut cores);
+            libc::sched_setaffinity(0, size, &cores);
+        }
+    }
+}
+
 /// Sequential O_DIRECT reads, `at_once` threads taking turns; bytes a second.
 fn floor(paths: &[PathBuf], at_once: usize, limit: Duration) -> f64 {
     let begun = Instant::now();
@@ -259,6 +275,7 @@ fn direct(path: &Path) -> (File, u64) {
 
 fn consume(address: SocketAddr, partition: i32, from: f64, stop: &AtomicBool, bytes: &AtomicU64) {
     set_niceness(19);
+    leave_the_shards_core();
     let mut raw = Raw::connect(address);
     let (mut offset, mut end) = (0, None);
     while !stop.load(Ordering::Relaxed) {
@@ -339,6 +356,7 @@ fn produce(address: SocketAddr, topic: &str, length: Duration) -> Latencies {
     let sends = sent.clone();
     let reader = thread::spawn(move || {
         set_niceness(-10);
+        leave_the_shards_core();
         run_first(&thread_id());
         let mut latencies = Latencies::default();
         let mut answer = Vec::new();
@@ -358,6 +376,7 @@ fn produce(address: SocketAddr, topic: &str, length: Duration) -> Latencies {
         latencies
     });
     set_niceness(-10);
+    leave_the_shards_core();
     run_first(&thread_id());
     for at in 0..count {
         let due = begun + interval * at;
