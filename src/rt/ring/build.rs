@@ -47,6 +47,8 @@ pub(super) struct Build {
     /// Spinning before sleep, for pinned executors.
     pub(super) spin: Option<Duration>,
     pub(super) io_memory: u64,
+    /// Where the kernel's threads for its rings may run.
+    pub(super) workers: Option<sys::Cores>,
 }
 
 impl Build {
@@ -81,6 +83,7 @@ impl Build {
                     std::thread::sleep(RETRY_PAUSE);
                 }
                 Ok(executor) => {
+                    self.free_workers();
                     if depth < RING_DEPTH {
                         tracing::warn!(
                             executor = self.name,
@@ -92,6 +95,16 @@ impl Build {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// A flush is work of a thread of the kernel. On a pinned shard's own core it would wait for the
+    /// shard at every step, milliseconds while the shard is busy, and other cores might be idle.
+    fn free_workers(&self) {
+        if let (Some(_), Some(cores)) = (self.core, &self.workers)
+            && let Err(error) = sys::let_ring_workers_use(cores)
+        {
+            tracing::debug!(%error, executor = self.name, "flushes run on the shard's core");
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use atomic_waker::AtomicWaker;
 
 use super::build::{self, Build};
-use super::{Executor, pool, schedule};
+use super::{Executor, pool, schedule, sys};
 use crate::rt::current::{Current, enter};
 use crate::rt::executor::{ExecutorIndex, RingPlan, RunError};
 use crate::rt::sync::Semaphore;
@@ -49,6 +49,7 @@ where
         );
     }
     let io_memory = build::io_memory(shards + 1);
+    let workers = sys::allowed_cores().ok();
     let end = Arc::new(End::new(shards + 1));
 
     let mut threads = Vec::new();
@@ -62,6 +63,7 @@ where
             core,
             spin: plan.spin,
             io_memory,
+            workers,
         };
         let (main, end_here) = (main.clone(), end.clone());
         let thread = std::thread::Builder::new()

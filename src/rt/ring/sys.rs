@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -45,6 +45,53 @@ pub(crate) fn lower_thread_priority(niceness: i32) {
         let error = io::Error::last_os_error();
         tracing::debug!(%error, niceness, "thread priority left as it is");
     }
+}
+
+/// Some of the machine's cores.
+#[derive(Clone, Copy)]
+pub(crate) struct Cores(libc::cpu_set_t);
+
+/// The cores that the calling thread may use.
+pub(crate) fn allowed_cores() -> io::Result<Cores> {
+    let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
+    #[allow(unsafe_code)]
+    // SAFETY: a valid place for the answer, plain data and initialised (zeroed) in any case.
+    let set = unsafe {
+        let size = size_of::<libc::cpu_set_t>();
+        check(libc::sched_getaffinity(0, size, set.as_mut_ptr()) as isize)?;
+        set.assume_init()
+    };
+    Ok(Cores(set))
+}
+
+/// Lets the threads that the kernel runs for the calling thread's rings use `cores`. From a pinned
+/// thread they inherit its one core.
+///
+/// # Errors
+/// Kernels before 5.14 have no such call.
+pub(crate) fn let_ring_workers_use(cores: &Cores) -> io::Result<()> {
+    const REGISTER_IOWQ_AFF: libc::c_uint = 17;
+    // The parameters of io_uring_setup(2), all of them 0: as the kernel likes.
+    let mut parameters = [0u8; 120];
+    #[allow(unsafe_code)]
+    // SAFETY: the parameters are as long as the kernel's; the descriptor is new and ours.
+    let ring = unsafe {
+        let made = libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr());
+        OwnedFd::from_raw_fd(check(made as isize)? as RawFd)
+    };
+    #[allow(unsafe_code)]
+    // SAFETY: the set is plain memory of the size that is told. Which of a thread's rings is named
+    // makes no difference: they share their workers.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring.as_raw_fd(),
+            REGISTER_IOWQ_AFF,
+            &cores.0,
+            size_of::<libc::cpu_set_t>(),
+        )
+    };
+    check(done as isize).map(drop)
 }
 
 /// pwritev(2): into the page cache for a buffered file.
