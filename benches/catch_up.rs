@@ -14,7 +14,8 @@
 //! On a machine that others use meanwhile, `HIGHWATER_BENCH_REALTIME=1` lets the shard and the
 //! producer run before everything else (SCHED_FIFO).
 //! The data lies under `HIGHWATER_BENCH_DIR`, or the temporary directory; its size in MiB is
-//! `HIGHWATER_BENCH_COLD_MIB`, the length of a phase in seconds `HIGHWATER_BENCH_SECONDS`.
+//! `HIGHWATER_BENCH_COLD_MIB`, the length of a phase in seconds `HIGHWATER_BENCH_SECONDS`, and more
+//! settings of the broker `HIGHWATER_BENCH_SETTINGS`.
 //!
 //! Last result (2 virtual cores, load average 2, ext4, kernel 6.18; medians of 5 rounds of 2 s). Device:
 //! 894 MB/s one at a time, 1218 two at a time.
@@ -480,7 +481,10 @@ fn main() {
             std::env::set_var("TMPDIR", dir);
         }
     }
-    let mut broker = Broker::start(&["highwater.shards=1", "log.segment.bytes=268435456"]);
+    let more = std::env::var("HIGHWATER_BENCH_SETTINGS").unwrap_or_default();
+    let mut settings = vec!["highwater.shards=1", "log.segment.bytes=268435456"];
+    settings.extend(more.split_whitespace());
+    let mut broker = Broker::start(&settings);
     let mut raw = Raw::connect(broker.address);
     shard_threads(broker.pid())
         .iter()

@@ -49,7 +49,7 @@ where
         );
     }
     let io_memory = build::io_memory(shards + 1);
-    let workers = sys::allowed_cores().ok();
+    let all_cores = sys::allowed_cores().ok();
     let end = Arc::new(End::new(shards + 1));
 
     let mut threads = Vec::new();
@@ -63,7 +63,7 @@ where
             core,
             spin: plan.spin,
             io_memory,
-            workers,
+            cores: all_cores,
         };
         let (main, end_here) = (main.clone(), end.clone());
         let thread = std::thread::Builder::new()

@@ -51,6 +51,20 @@ pub(crate) fn lower_thread_priority(niceness: i32) {
 #[derive(Clone, Copy)]
 pub(crate) struct Cores(libc::cpu_set_t);
 
+impl Cores {
+    /// All but one of them; `None` if that leaves none.
+    pub(crate) fn without(&self, core: usize) -> Option<Cores> {
+        let mut others = *self;
+        #[allow(unsafe_code)]
+        // SAFETY: both look at, or change, one bit of the set at most, and check its place.
+        let left = unsafe {
+            libc::CPU_CLR(core, &mut others.0);
+            libc::CPU_COUNT(&others.0)
+        };
+        (left > 0).then_some(others)
+    }
+}
+
 /// The cores that the calling thread may use.
 pub(crate) fn allowed_cores() -> io::Result<Cores> {
     let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
