@@ -9,19 +9,20 @@
 //!
 //! Last result (2 virtual cores with nothing else on them, ext4 mounted with `discard`, kernel 6.18): a
 //! pass over 128 MiB of which every tenth record stays takes 0.58 GiB/s (the floor, all in the page
-//! cache, 6.6), one of which all stay 0.43 (1.43), with lz4 0.66. Passes without a throttle beside
-//! appends, medians of five turns, the ratios' range behind them:
+//! cache, 6.6), one of which all stay 0.43 (1.43), with lz4 0.66 (these with glibc's allocator). Passes
+//! without a throttle beside appends, medians of five turns, the range of single turns behind them:
 //!
 //! | appends | alone p50 / p99 us | beside passes | p99 ratio |
 //! |---|---|---|---|
-//! | buffered | 42 / 103 | 40 / 236 | 2.4 (1.4 to 3.7) |
-//! | buffered, flushed | 160 / 531 | 238 / 2464 | 2.4 (0.3 to 9.4) |
+//! | buffered | 40 / 106 | 38 / 140 | 1.3 (0.6 to 7.5) |
+//! | buffered, flushed | 144 / 569 | 209 / 780 | 1.4 (0.4 to 6.7) |
 //!
-//! The target is missed, and the device was uneven: the flushed appends alone had a p99 of 332 to 4830
-//! us. Flushes begin before the pass's, but one that comes while a segment is being swapped in waits for
-//! the file system's transactions; some seven segments a second are. Before the space of replaced
-//! segments was given back in pieces it was 22000 us. A rate (`log.cleaner.io.max.bytes.per.second`)
-//! spreads passes out; what it is worth was not measured.
+//! The device is uneven: the flushed appends alone had a p99 of 315 to 1841 us, beside passes of 692 to
+//! 2107. Flushes begin before the pass's, but one that comes while a segment is being swapped in waits for
+//! the file system's transactions; some seven segments a second are, for they have 16 MiB. Before the space
+//! of replaced segments was given back in pieces the p99 was 22000 us, with pieces of 4 MiB 1407 (buffered
+//! 274). A rate (`log.cleaner.io.max.bytes.per.second`) spreads passes out; what it is worth was not
+//! measured.
 
 use std::fs::File;
 use std::future::Future;
