@@ -59,6 +59,9 @@ pub struct Log {
     flushes: Cell<usize>,
     /// The directory gets another name: no flush begins.
     renaming: Cell<bool>,
+    /// It takes back what a journal of an earlier life says, and tells the new one nothing: until it is
+    /// flushed the old one is to be read again as it is.
+    pub(super) taking_back: Cell<bool>,
     this: Weak<Log>,
 }
 
@@ -133,6 +136,7 @@ impl Log {
             on_progress: RefCell::new(None),
             flushes: Cell::new(0),
             renaming: Cell::new(false),
+            taking_back: Cell::new(false),
             this: this.clone(),
         })
     }

@@ -504,27 +504,13 @@ impl Loader {
             shard: shard.clone(),
             state,
         });
-        log.load_partial_block().await?;
-        log.write_epochs().await?;
-        let direct = log.config().segment_io == SegmentIo::Direct;
-        let taken = log.take_back_journal(self.open.now_ms).await;
-        self.report.bytes_taken_back = taken.map_err(LogError::into_io)?;
-        let taken = self.report.bytes_taken_back > 0;
-        // The flush may write again through the page cache what lies beside their last block.
-        log.writer_idle().await;
-        if log.durability().waits_for_flush() || direct || taken {
-            // What is served must be what survives where the row counts durable records only.
-            // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
-            log.flush().await.map_err(LogError::into_io)?;
-            let handles = log.state().active().handles();
-            if !clean && let Some(handles) = handles {
-                // Also where nothing was to be flushed: a file that an earlier life cut may grow
-                // back with the power.
-                let file = handles.writer;
-                file.sync_data().await?;
+        match log.complete(clean, self.open.now_ms).await {
+            Ok(taken) => self.report.bytes_taken_back = taken,
+            Err(error) => {
+                log.give_up().await;
+                return Err(error.into_io());
             }
         }
-        log.settle().await.map_err(LogError::into_io)?;
         log.journal_settled();
         Ok((log, self.report))
     }
@@ -569,6 +555,33 @@ impl Loader {
             }
         }
         Ok(())
+    }
+}
+
+impl Log {
+    /// Brings a log that was found to the state in which it may be served; the bytes that were taken
+    /// back from a journal.
+    async fn complete(&self, clean: bool, now_ms: i64) -> Result<u64, LogError> {
+        let storage = |error| self.storage_error("open", error);
+        self.load_partial_block().await.map_err(storage)?;
+        self.write_epochs().await.map_err(storage)?;
+        let direct = self.config().segment_io == SegmentIo::Direct;
+        let taken = self.take_back_journal(now_ms).await?;
+        // The flush may write again through the page cache what lies beside their last block.
+        self.writer_idle().await;
+        if self.durability().waits_for_flush() || direct || taken > 0 {
+            // What is served must be what survives where the row counts durable records only.
+            // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
+            self.flush().await?;
+            let handles = self.state().active().handles();
+            if !clean && let Some(handles) = handles {
+                // Also where nothing was to be flushed: a file that an earlier life cut may grow
+                // back with the power.
+                handles.writer.sync_data().await.map_err(storage)?;
+            }
+        }
+        self.settle().await?;
+        Ok(taken)
     }
 }
 

@@ -93,6 +93,27 @@ impl Log {
         self.check_usable()
     }
 
+    /// Ends a log whose opening has failed. Nothing of it may go on: another try opens its files anew.
+    pub(super) async fn give_up(&self) {
+        {
+            let mut state = self.state_mut();
+            if !matches!(state.status, Status::Offline(_)) {
+                state.status = Status::Closed;
+            }
+            state.queue.clear();
+            state.pending.clear();
+        }
+        self.announce();
+        self.writer_idle().await;
+        let _permit = self.upkeep.acquire(1).await;
+        self.stop_flushes().await;
+        let segments: Vec<Rc<Segment>> = self.state().segments.values().cloned().collect();
+        for segment in segments {
+            segment.preallocation_settled().await;
+        }
+        self.shard.recent.forget(self.key());
+    }
+
     async fn complete_roll(self: Rc<Self>, old: Rc<Segment>, base: Offset, snapshot: Bytes) {
         // The writer cuts the old file to its data before it makes the new one.
         while self.check_usable().is_ok() && self.awaits_files(base) {

@@ -28,8 +28,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a partition waits that could not be opened on a full disk.
+/// How long partitions wait that could not be opened on a full disk: twice as long after each try, for
+/// each reads again what was not closed, and takes what room there is.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// What a shard must know of a log directory to open logs in it.
 #[derive(Debug)]
@@ -92,6 +94,8 @@ pub(super) struct Unserved {
     partitions: RefCell<AHashMap<PartitionId, Option<PathBuf>>>,
     /// A task waits to try them again.
     retrying: Cell<bool>,
+    /// How long the last ones waited, if their try was in vain.
+    pause: Cell<Duration>,
 }
 
 impl Unserved {
@@ -206,6 +210,8 @@ impl Shard {
             match opened {
                 Ok((log, report)) => {
                     self.unserved.partitions.borrow_mut().remove(&new.id);
+                    let dirs = self.dirs.online.iter();
+                    dirs.for_each(|dir| dir.journals.opened(new.id));
                     tell_recovery(&log, &report);
                     self.host(image, new, log);
                     self.forget_preferred(new.id);
@@ -306,13 +312,19 @@ impl Shard {
         if self.unserved.retrying.replace(true) {
             return;
         }
+        let unserved = &self.unserved;
+        let pause = (unserved.pause.get() * 2).clamp(RETRY_PAUSE, RETRY_PAUSE_MAX);
+        unserved.pause.set(pause);
         let shard = self.clone();
         rt::spawn(async move {
-            rt::select2(rt::sleep(RETRY_PAUSE), shard.drained()).await;
+            rt::select2(rt::sleep(pause), shard.drained()).await;
             shard.unserved.retrying.set(false);
             if !shard.is_draining() {
                 let image = shard.image();
                 shard.apply_image(image).await;
+            }
+            if !shard.unserved.retrying.get() {
+                shard.unserved.pause.set(Duration::ZERO);
             }
         });
     }

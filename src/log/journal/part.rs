@@ -106,7 +106,7 @@ impl Log {
         let Some(log_dir) = self.dir().parent().map(PathBuf::from) else {
             return Ok(());
         };
-        if !self.shard.journals.is_on() {
+        if !self.shard.journals.is_on() || self.taking_back.get() {
             return Ok(());
         }
         let journal = self.shard.journals.of(&log_dir);
@@ -125,6 +125,7 @@ impl Log {
     pub(in crate::log) fn tell_journal_behind(&self, offset: Offset) {
         if let Some(log_dir) = self.dir().parent()
             && self.shard.journals.is_on()
+            && !self.taking_back.get()
         {
             let journal = self.shard.journals.of(log_dir);
             match journal.hand_over(self.rc(), offset, Change::LogStart) {

@@ -32,8 +32,9 @@ const REPLAY_AT_ONCE_BYTES: u64 = 8 << 20;
 /// What the journals of one directory say. The files stay until every log that they say something
 /// of has it in its segments, flushed: also those that a full disk lets open only later.
 ///
-/// While they stay, cuts of other logs are not told to them. A start after that may find such a log
-/// as it was before its cut: its leader's epochs then tell it to cut again.
+/// While they stay, what is cut of logs that are open is told to the new journal, if there is one: on a
+/// full disk there may be none. A start after that may find such a log as it was before the cut: its
+/// leader's epochs then tell it to cut again.
 #[derive(Debug, Default)]
 pub struct Journals {
     /// Shared by the shards, as each opens its logs; never on the path of a record.
@@ -127,10 +128,18 @@ impl Journals {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A log that they may say something of could not be opened: the files stay until it is
+    /// A log could not be opened: if they say something of it the files stay until it is
     /// [`Journals::settled`].
     pub fn expect(&self, partition: PartitionId) {
-        self.owed().late.insert(partition);
+        let mut owed = self.owed();
+        if owed.partitions.contains_key(&partition) {
+            owed.late.insert(partition);
+        }
+    }
+
+    /// A log was opened, perhaps in another directory than this one.
+    pub fn opened(&self, partition: PartitionId) {
+        self.owed().late.remove(&partition);
     }
 
     /// What they say of a partition is in its segments and flushed, or nobody wants it any more.
@@ -239,6 +248,13 @@ impl Log {
     /// # Errors
     /// The storage.
     pub(in crate::log) async fn take_back_journal(&self, now_ms: i64) -> Result<u64, LogError> {
+        self.taking_back.set(true);
+        let taken = self.take_back(now_ms).await;
+        self.taking_back.set(false);
+        taken
+    }
+
+    async fn take_back(&self, now_ms: i64) -> Result<u64, LogError> {
         let log_dir = self.dir().parent().map(Path::to_owned).unwrap_or_default();
         let Some(left) = self.shard.journals.left_in(&log_dir) else {
             return Ok(0);

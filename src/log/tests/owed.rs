@@ -203,6 +203,116 @@ fn a_log_that_found_no_room_takes_the_journal_back_in_the_same_life() {
     assert!(late > 5, "only {late} found the disk full");
 }
 
+/// A log that started over at 7000 and got batches that only frames have, with its files gone: it is
+/// opened on a full disk while a new journal is at work.
+async fn begin_late(disk: &Disk, room: u64) -> bool {
+    let (shard, _) = begin().await;
+    let mut logs = Vec::new();
+    for partition in 1..LOGS {
+        let open = open_in(partition, SegmentIo::Buffered);
+        logs.push(Log::open(&shard, open).await.unwrap().0);
+    }
+    while shard.flush_stats().journal_frames == 0 {
+        for log in &logs {
+            append(log, 1, 900);
+        }
+        for log in &logs {
+            log.wait_counted(log.log_end()).await.unwrap();
+        }
+        crate::rt::sleep(Duration::from_millis(20)).await;
+    }
+    let dir = open_dir(0);
+    for entry in crate::rt::fs::read_dir(&dir).await.unwrap() {
+        if entry.name.starts_with("00") {
+            crate::rt::fs::remove_file(dir.join(&entry.name))
+                .await
+                .unwrap();
+        }
+    }
+    crate::rt::fs::sync_dir(&dir).await.unwrap();
+    disk.set_capacity(Some(disk.used() + room));
+    let opened = Log::open(&shard, open_in(0, SegmentIo::Buffered)).await;
+    opened.is_err_and(|error| error.is_no_space())
+}
+
+fn open_dir(partition: i32) -> std::path::PathBuf {
+    Path::new(LOG_DIR).join(format!("orders-{partition}"))
+}
+
+#[test]
+fn taking_back_in_vain_tells_the_new_journal_nothing_of_it() {
+    let mut refused = 0;
+    for seed in 0..30 {
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let life = Rc::new(Cell::new(0));
+        let done = Rc::new(Cell::new(0));
+        let (disk, lives, told) = (node.disk(), life.clone(), done.clone());
+        start(&node, move || {
+            let (disk, lives, told) = (disk.clone(), lives.clone(), told.clone());
+            async move {
+                lives.set(lives.get() + 1);
+                match lives.get() {
+                    1 => fill_over().await,
+                    2 => {
+                        if begin_late(&disk, 997 * seed).await {
+                            told.set(1);
+                        }
+                    }
+                    _ => {
+                        let (_, logs) = open_all(SegmentIo::Buffered).await.unwrap();
+                        let first = &logs[0];
+                        assert_eq!(first.log_start(), Offset(7000));
+                        assert_eq!(first.log_end(), Offset(7040));
+                        assert_eq!(read_all(first, Offset(7000)).await.len(), 20);
+                    }
+                }
+                lives.set(lives.get() + 10);
+                std::future::pending().await
+            }
+        });
+        let reaches = |count| world.run_until(Duration::from_secs(60), || life.get() == count);
+        assert!(reaches(11), "seed {seed}");
+        life.set(1);
+        node.kill();
+        node.restart();
+        assert!(reaches(12), "seed {seed}");
+        life.set(2);
+        refused += done.replace(0);
+        node.kill();
+        node.disk().heal();
+        node.restart();
+        assert!(reaches(13), "seed {seed}");
+    }
+    assert!(refused > 5, "only {refused} found the disk full");
+}
+
+/// All logs have frames; the first one starts over in between.
+async fn fill_over() {
+    crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+    crate::rt::fs::sync_dir("/").await.unwrap();
+    let (shard, logs) = open_all(SegmentIo::Buffered).await.unwrap();
+    let round = async || {
+        for log in &logs {
+            append(log, 2, 900);
+        }
+        for log in &logs {
+            log.wait_counted(log.log_end()).await.unwrap();
+        }
+    };
+    while shard.flush_stats().journal_frames < 5 {
+        round().await;
+        crate::rt::sleep(Duration::from_millis(20)).await;
+    }
+    logs[0]
+        .truncate_fully_and_start_at(Offset(7000))
+        .await
+        .unwrap();
+    for _ in 0..20 {
+        round().await;
+    }
+}
+
 /// Runs `life` to its end, as the one process of a node with an empty log directory.
 fn in_one_life<F>(seed: u64, life: impl Fn(Disk) -> F + 'static)
 where

@@ -47,8 +47,8 @@ pub(super) struct Build {
     /// Spinning before sleep, for pinned executors.
     pub(super) spin: Option<Duration>,
     pub(super) io_memory: u64,
-    /// The cores that the process may use.
-    pub(super) cores: Option<sys::Cores>,
+    /// Where the kernel's threads for its rings may run; `None`: where its own thread may.
+    pub(super) workers: Option<sys::Cores>,
 }
 
 impl Build {
@@ -100,16 +100,12 @@ impl Build {
 
     /// A flush is work of a thread of the kernel, which inherits the one core of a pinned shard. There
     /// it waits for the shard at every step, milliseconds while the shard is busy: even where it may
-    /// use all cores the scheduler leaves it there. So it gets the others (`benches/README.md`).
+    /// use all cores the scheduler leaves it there. So it gets others (`benches/README.md`).
     fn free_workers(&self) {
-        let (Some(core), Some(cores)) = (self.core, &self.cores) else {
-            return;
-        };
-        let Some(others) = cores.without(core) else {
-            return;
-        };
-        if let Err(error) = sys::let_ring_workers_use(&others) {
-            tracing::debug!(%error, executor = self.name, "flushes run on the shard's core");
+        if let Some(cores) = &self.workers
+            && let Err(error) = sys::let_ring_workers_use(cores)
+        {
+            tracing::info!(%error, executor = self.name, "flushes run on the shard's core");
         }
     }
 

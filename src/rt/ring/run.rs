@@ -50,6 +50,11 @@ where
     }
     let io_memory = build::io_memory(shards + 1);
     let all_cores = sys::allowed_cores().ok();
+    // The cores that no shard has, if there are any.
+    let free_cores = all_cores.and_then(|all| {
+        let mut shards = cores.iter().take(shards);
+        shards.try_fold(all, |left, core| left.without(core.id))
+    });
     let end = Arc::new(End::new(shards + 1));
 
     let mut threads = Vec::new();
@@ -63,7 +68,7 @@ where
             core,
             spin: plan.spin,
             io_memory,
-            cores: all_cores,
+            workers: core.and_then(|own| free_cores.or_else(|| all_cores?.without(own))),
         };
         let (main, end_here) = (main.clone(), end.clone());
         let thread = std::thread::Builder::new()

@@ -308,7 +308,8 @@ pub(crate) fn fallocate(fd: BorrowedFd<'_>, len: u64, keep_size: bool) -> io::Re
     check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, 0, len) } as isize).map(|_| ())
 }
 
-/// sync_file_range(2), to begin only. Where that is not allowed nothing has begun.
+/// sync_file_range(2), to begin only. Whatever does not speak of the disk speaks of the call: nothing
+/// has begun then.
 pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Result<()> {
     let (from, len) = (offset(range.start)?, offset(range.end - range.start)?);
     #[allow(unsafe_code)]
@@ -317,8 +318,11 @@ pub(crate) fn begin_write_back(fd: BorrowedFd<'_>, range: Range<u64>) -> io::Res
         libc::sync_file_range(fd.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE)
     } as isize);
     match done {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
-        other => other.map(drop),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+            _ => Ok(()),
+        },
+        Ok(_) => Ok(()),
     }
 }
 
