@@ -30,6 +30,8 @@ struct Known {
     no_space: Cell<u64>,
     truncations: Cell<u64>,
     /// Most writes in flight at any moment.
+    /// A cut is under way, or has failed: the log may name an end inside a batch that goes as a whole.
+    cutting: Cell<bool>,
     in_flight: Cell<u64>,
 }
 
@@ -61,6 +63,7 @@ impl Known {
             offline: Cell::new(0),
             no_space: Cell::new(0),
             truncations: Cell::new(0),
+            cutting: Cell::new(false),
             in_flight: Cell::new(0),
         }
     }
@@ -71,6 +74,9 @@ impl Known {
 
     /// The log tells how far it is; from here on that is a promise.
     fn note(&self, log: &Log) {
+        if self.cutting.get() {
+            return;
+        }
         self.written.set(self.written.get().max(log.written().0));
         self.durable.set(self.durable.get().max(log.durable().0));
         let in_flight = log.shard.append_stats().in_flight;
@@ -81,6 +87,7 @@ impl Known {
     async fn open_and_check(&self, shard: &Rc<LogShard>) -> Option<Rc<Log>> {
         crate::rt::fs::create_dir_all(LOG_DIR).await.ok()?;
         crate::rt::fs::sync_dir("/").await.ok()?;
+        self.cutting.set(false);
         let mut open = open_of(Path::new(LOG_DIR), self.config.borrow().clone());
         open.recovery_point = Offset(self.recovery_point.get());
         let (log, report) = Log::open(shard, open).await.ok()?;
@@ -155,7 +162,9 @@ impl Known {
         for promise in [&self.written, &self.durable, &self.recovery_point] {
             promise.set(promise.get().min(left));
         }
+        self.cutting.set(true);
         if log.truncate_to(Offset(to)).await.is_ok() {
+            self.cutting.set(false);
             self.truncations.set(self.truncations.get() + 1);
             assert!(log.log_end().0 <= to);
             self.sent.borrow_mut().retain(|batch| batch.last < left);
