@@ -25,6 +25,8 @@ struct Known {
     settings: CleanerSettings,
     /// Every record of the log's history, by offset; the last offset of each batch beside it.
     sent: RefCell<Vec<(Seen, i64)>>,
+    /// The batch that a failed write refused, whose bytes may have landed all the same.
+    refused: RefCell<Vec<(Seen, i64)>>,
     /// What must survive a kill of the process, and a power loss.
     written: Cell<i64>,
     durable: Cell<i64>,
@@ -67,6 +69,7 @@ impl Known {
             config: RefCell::new(config),
             settings,
             sent: RefCell::default(),
+            refused: RefCell::default(),
             written: Cell::new(0),
             durable: Cell::new(0),
             recovery_point: Cell::new(0),
@@ -139,6 +142,9 @@ impl Known {
     /// Reads the whole log. Nobody appends meanwhile, but a pass may be under way.
     async fn check(&self, log: &Log, report: &RecoveryReport) {
         let found = read_records(log).await;
+        let refused = self.refused.take().into_iter();
+        let landed = refused.filter(|(record, _)| found.contains(record));
+        self.sent.borrow_mut().extend(landed);
         let sent: BTreeMap<i64, Seen> = self
             .sent
             .borrow()
@@ -189,7 +195,14 @@ impl Known {
             leader_epoch: LeaderEpoch(1),
             ..AppendAs::new(Origin::Client, 13, crate::rt::wall_ms())
         };
-        let appended = log.append_as_leader(builder.build().unwrap(), how).ok()?;
+        let base = log.log_end().0;
+        let Ok(appended) = log.append_as_leader(builder.build().unwrap(), how) else {
+            let last = base + records.len() as i64 - 1;
+            let records = (base..).zip(records).filter(|_| log.is_offline());
+            let refused = records.map(|(offset, record)| (Seen { offset, ..record }, last));
+            *self.refused.borrow_mut() = refused.collect();
+            return None;
+        };
         let (first, last) = (appended.first_offset.0, appended.last_offset.0);
         let mut sent = self.sent.borrow_mut();
         // What a full disk refused is not in the log any more.
