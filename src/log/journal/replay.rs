@@ -59,6 +59,8 @@ struct Owed {
 pub struct Replay {
     /// Nothing below counts.
     start: Option<Offset>,
+    /// The log was emptied to begin here.
+    over: Option<Offset>,
     batches: Vec<Batch>,
 }
 
@@ -203,6 +205,7 @@ fn enter(partitions: &mut AHashMap<PartitionId, Replay>, entry: Entry, path: &Pa
         Change::StartOver => {
             replay.batches.clear();
             replay.start = Some(offset);
+            replay.over = Some(offset);
         }
         Change::LogStart => {
             replay.batches.retain(|batch| batch.last_offset() >= offset);
@@ -264,6 +267,14 @@ impl Log {
         };
         // What a checkpoint told of the log start holds as well.
         let start = replay.start.unwrap_or_default().max(self.log_start());
+        if let Some(over) = replay.over
+            && self.log_start() < self.log_end()
+            && self.log_end() <= over
+        {
+            // The files had not followed. A log start that is only moved may be forgotten, and what was
+            // given up would be there again.
+            self.truncate_fully_and_start_at(over).await?;
+        }
         let (mut bytes, mut unwritten) = (0, 0);
         let mut upto = Offset::ZERO;
         for batch in &replay.batches {
