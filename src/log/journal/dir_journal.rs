@@ -147,7 +147,7 @@ impl DirJournal {
     }
 
     /// Hands over a change of a log for the next frame; what to give [`DirJournal::told`].
-    /// `None` if no frame can have told anything of the log.
+    /// `None` if no frame of this journal can have told anything of the log.
     ///
     /// # Errors
     /// The journal failed: what it told cannot be taken back.

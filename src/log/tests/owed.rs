@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::lives::start;
 use super::*;
 use crate::log::journal::Journals;
-use crate::rt::sim::{Disk, World};
+use crate::rt::sim::{Disk, NodeHandle, World};
 use crate::types::PartitionId;
 
 const LOG_DIR: &str = "/data";
@@ -63,6 +63,16 @@ async fn fill(io: SegmentIo, ends: &RefCell<Vec<Offset>>) {
     assert!(shard.flush_stats().journal_frames > 10);
 }
 
+/// Once all logs are filled: the power goes, and comes back with only so much room on the disk.
+fn restart_when_filled(world: &World, node: &NodeHandle, ends: &RefCell<Vec<Offset>>, room: u64) {
+    let all = || ends.borrow().first() == Some(&Offset(120));
+    assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
+    node.lose_power();
+    let disk = node.disk();
+    disk.set_capacity(Some(disk.used() + room));
+    node.restart();
+}
+
 #[test]
 fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
     let mut short = 0;
@@ -101,15 +111,10 @@ fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
                 std::future::pending().await
             }
         });
-        let all = || ends.borrow().first() == Some(&Offset(120));
-        assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
-        node.lose_power();
-        let disk = node.disk();
-        disk.set_capacity(Some(disk.used() + 997 * seed));
-        node.restart();
+        restart_when_filled(&world, &node, &ends, 997 * seed);
         world.run_for(Duration::from_secs(5));
         node.lose_power();
-        disk.heal();
+        node.disk().heal();
         node.restart();
         let found = || life.get() == 4;
         assert!(
@@ -187,12 +192,7 @@ fn a_log_that_found_no_room_takes_the_journal_back_in_the_same_life() {
                 std::future::pending().await
             }
         });
-        let all = || ends.borrow().first() == Some(&Offset(120));
-        assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
-        node.lose_power();
-        let disk = node.disk();
-        disk.set_capacity(Some(disk.used() + 997 * seed));
-        node.restart();
+        restart_when_filled(&world, &node, &ends, 997 * seed);
         let done = || opened.get().is_some();
         assert!(
             world.run_until(Duration::from_secs(60), done),
