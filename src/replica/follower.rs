@@ -147,13 +147,10 @@ impl Follower {
             return Step::Ignore;
         }
         match answer.error {
-            ErrorCode::NONE => {
-                self.pause = None;
-                match answer.diverging {
-                    Some((epoch, end)) => self.diverged(epoch, end, log, now, pause_max),
-                    None => Step::Append,
-                }
-            }
+            ErrorCode::NONE => match answer.diverging {
+                Some((epoch, end)) => self.diverged(epoch, end, log, now, pause_max),
+                None => Step::Append,
+            },
             ErrorCode::OFFSET_OUT_OF_RANGE => Step::AskLatest,
             ErrorCode::FENCED_LEADER_EPOCH => {
                 self.fenced = true;
@@ -246,6 +243,7 @@ impl Follower {
     /// What was known as committed stays so, also under a leader that has not learnt it yet.
     pub fn settle(&mut self, answer: &Answer, log: &impl History) -> (Option<Offset>, Offset) {
         let (start, end) = (log.log_start(), log.log_end());
+        self.pause = None;
         self.lag = Some(answer.high_watermark.since(end));
         let known = self.high_watermark.max(answer.high_watermark);
         let next = known.clamp(start, end);
@@ -377,7 +375,13 @@ mod tests {
             pauses.push(follower.pause(Instant(0)).unwrap().0 / 1_000_000);
         }
         assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
-        step(&mut follower, &log, &answer(ErrorCode::NONE));
+        let good = answer(ErrorCode::NONE);
+        step(&mut follower, &log, &good);
+        assert!(
+            follower.pause(Instant(0)).is_some(),
+            "nothing is appended yet, or cut"
+        );
+        follower.settle(&good, &log);
         assert_eq!(follower.pause(Instant(0)), None);
         step(&mut follower, &log, &answer(ErrorCode::FENCED_LEADER_EPOCH));
         assert!(follower.pause(Instant(u64::MAX - 1)).is_some());

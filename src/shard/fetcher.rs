@@ -206,8 +206,14 @@ impl Shard {
                 positions.next = Some(now + FIRST_PAUSE);
                 continue;
             }
-            let unknown = partition
-                .as_follower(|follower, log| Some((follower.epoch(), follower.cut_unknown(log)?)));
+            let unknown = partition.as_follower(|follower, log| {
+                let to = follower.cut_unknown(log)?;
+                // A cut that failed is tried again after a pause.
+                follower
+                    .pause(now)
+                    .is_none()
+                    .then(|| (follower.epoch(), to))
+            });
             if let Some((epoch, to)) = unknown.flatten() {
                 cuts.extend(cut_of(&partition, epoch, Step::Truncate(to)));
                 positions.next = Some(now);
@@ -416,7 +422,7 @@ impl Shard {
                     to: at,
                     start_over: true,
                 };
-                self.cut_logs(vec![start_over]).await;
+                self.cut(vec![start_over]).await;
                 // Another role by now, or the log could not be begun anew.
                 let follows = partition.as_follower(|follower, _| follower.epoch());
                 if follows != Some(asked.epoch) || partition.log.log_end() != at {
