@@ -43,7 +43,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    fn line(line: usize, found: &str, wanted: &'static str) -> CheckpointError {
+    pub(super) fn line(line: usize, found: &str, wanted: &'static str) -> CheckpointError {
         CheckpointError::Line {
             line,
             found: found.chars().take(TOLD_MAX).collect(),
@@ -125,7 +125,7 @@ pub async fn read(path: &Path) -> io::Result<OffsetMap> {
 }
 
 /// The entries' lines with their numbers.
-fn lines(bytes: &[u8]) -> Result<Vec<(usize, &str)>, CheckpointError> {
+pub(super) fn lines(bytes: &[u8]) -> Result<Vec<(usize, &str)>, CheckpointError> {
     let text = std::str::from_utf8(bytes).map_err(|_| CheckpointError::Text)?;
     let mut lines = text.lines();
     let version = lines.next().unwrap_or_default();

@@ -9,7 +9,7 @@
 //! await.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -62,6 +62,8 @@ pub struct Log {
     /// It takes back what a journal of an earlier life says, and tells the new one nothing: until it is
     /// flushed the old one is to be read again as it is.
     pub(super) taking_back: Cell<bool>,
+    /// As the note in the directory names them.
+    pub(super) settled_journals: RefCell<BTreeSet<Uuid>>,
     this: Weak<Log>,
 }
 
@@ -120,6 +122,7 @@ pub(super) struct LogParts {
     pub topic: String,
     pub partition: i32,
     pub shard: Rc<LogShard>,
+    pub settled_journals: BTreeSet<Uuid>,
     pub state: LogState,
 }
 
@@ -137,6 +140,7 @@ impl Log {
             flushes: Cell::new(0),
             renaming: Cell::new(false),
             taking_back: Cell::new(false),
+            settled_journals: RefCell::new(parts.settled_journals),
             this: this.clone(),
         })
     }

@@ -8,6 +8,8 @@ const NAME_BYTES_MAX: usize = 255;
 
 pub const LEADER_EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 pub const PARTITION_METADATA: &str = "partition.metadata";
+/// Ours: which journals of earlier lives say nothing of the log any more.
+pub const SETTLED_JOURNALS: &str = "highwater-settled-journals";
 pub const METADATA_TOPIC_DIR: &str = "__cluster_metadata-0";
 pub const REMOTE_INDEX_CACHE_DIR: &str = "remote-log-index-cache";
 

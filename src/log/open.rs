@@ -6,7 +6,7 @@
 //! built anew, the log is cut at the first bad batch, and every later segment goes.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use crate::rt;
 use crate::rt::fs::DirEntry;
-use crate::types::{Offset, Uuid};
+use crate::types::{Offset, PartitionId, Uuid};
 
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
 use super::error::{LogError, about};
 use super::index::{OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use super::index_files::{decode_index_files, read_index_files, read_last_time_entry};
-use super::journal::Pending;
+use super::journal::{self, Pending};
 use super::leader_epochs::LeaderEpochs;
 use super::leftovers::{self, LiveFiles};
 use super::log::{Log, LogParts, LogState, Status, partition_path};
@@ -107,7 +107,8 @@ impl Log {
             move |error| LogError::storage(what, dir, error)
         };
         let mut contents = Contents::look(&dir).await.map_err(storage("list"))?;
-        let topic_id = claim_directory(&open, &dir, &mut contents).await?;
+        let (topic_id, settled_journals) =
+            claim_directory(shard, &open, &dir, &mut contents).await?;
         let live = leftovers::tidy(&dir, contents.entries())
             .await
             .map_err(storage("list"))?;
@@ -123,6 +124,7 @@ impl Log {
             dir: dir.clone(),
             live,
             contents,
+            settled_journals,
             open,
         };
         loader.load_segments().await.map_err(storage("load"))?;
@@ -156,7 +158,7 @@ impl Contents {
         }
     }
 
-    /// The topic id, the epochs, and the indexes of the last segment.
+    /// The topic id, the epochs, the settled journals, and the indexes of the last segment.
     fn pick(entries: &[DirEntry]) -> Vec<usize> {
         let segment_file = |entry: &DirEntry| names::parse_segment_file(&entry.name);
         let logs = entries.iter().filter_map(segment_file);
@@ -165,7 +167,11 @@ impl Contents {
             .map(|file| file.base)
             .max();
         let wanted = |entry: &DirEntry| {
-            let named = [names::PARTITION_METADATA, names::LEADER_EPOCH_CHECKPOINT];
+            let named = [
+                names::PARTITION_METADATA,
+                names::LEADER_EPOCH_CHECKPOINT,
+                names::SETTLED_JOURNALS,
+            ];
             let index = segment_file(entry).is_some_and(|file| {
                 matches!(file.kind, FileKind::OffsetIndex | FileKind::TimeIndex)
                     && file.state == FileState::Live
@@ -200,12 +206,14 @@ impl Contents {
     }
 }
 
-/// Creates the partition's directory and its topic id, or checks the one it has.
+/// Creates the partition's directory and its topic id, or checks the one it has; with the journals
+/// of earlier lives that say nothing of it.
 async fn claim_directory(
+    shard: &LogShard,
     open: &LogOpen,
     dir: &Path,
     contents: &mut Contents,
-) -> Result<Uuid, LogError> {
+) -> Result<(Uuid, BTreeSet<Uuid>), LogError> {
     let storage = |what| move |error| LogError::storage(what, dir.to_owned(), error);
     let exists = contents.found.is_some();
     if !exists {
@@ -235,16 +243,24 @@ async fn claim_directory(
                     found,
                 });
             }
-            Ok(found)
+            let note = contents.take(names::SETTLED_JOURNALS);
+            let settled = journal::settled::found(shard, dir, note).await;
+            Ok((found, settled.map_err(storage("tidy"))?))
         }
         None => {
+            let id = PartitionId {
+                topic: open.topic_id,
+                index: open.partition,
+            };
+            let settled = journal::settled::of_new(shard, dir, id).await;
+            let settled = settled.map_err(storage("write"))?;
             if !open.topic_id.is_zero() {
                 let bytes = checkpoint::encode_partition_metadata(open.topic_id);
                 checkpoint::write_atomic(&path, bytes)
                     .await
                     .map_err(storage("write"))?;
             }
-            Ok(open.topic_id)
+            Ok((open.topic_id, settled))
         }
     }
 }
@@ -271,6 +287,7 @@ pub(super) struct Loader {
     pub dir: PathBuf,
     pub live: LiveFiles,
     pub contents: Contents,
+    pub settled_journals: BTreeSet<Uuid>,
     pub report: RecoveryReport,
     pub segments: BTreeMap<Offset, Rc<Segment>>,
     pub producers: Producers,
@@ -502,6 +519,7 @@ impl Loader {
             topic: self.open.topic,
             partition: self.open.partition,
             shard: shard.clone(),
+            settled_journals: self.settled_journals,
             state,
         });
         match log.complete(clean, self.open.now_ms).await {
@@ -566,11 +584,12 @@ impl Log {
         self.load_partial_block().await.map_err(storage)?;
         self.write_epochs().await.map_err(storage)?;
         let direct = self.config().segment_io == SegmentIo::Direct;
-        let taken = self.take_back_journal(now_ms).await?;
+        let told = self.take_back_journal(now_ms).await?;
         // The flush may write again through the page cache what lies beside their last block.
         self.writer_idle().await;
-        if self.durability().waits_for_flush() || direct || taken > 0 {
-            // What is served must be what survives where the row counts durable records only.
+        if self.durability().waits_for_flush() || direct || told.is_some() {
+            // What is served must be what survives where the row counts durable records only. What a
+            // journal told must be in the files, whatever the row is now: the journal goes.
             // And nothing may be dirty in the page cache once O_DIRECT writes begin beside it.
             self.flush().await?;
             let handles = self.state().active().handles();
@@ -581,7 +600,7 @@ impl Log {
             }
         }
         self.settle().await?;
-        Ok(taken)
+        Ok(told.unwrap_or_default())
     }
 }
 

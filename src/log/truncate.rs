@@ -44,7 +44,8 @@ impl Log {
     /// that before, see [`Log::lower_recovery_point`]: what lies below it is believed unseen.
     ///
     /// # Errors
-    /// `OutOfRange` below the log start; the storage.
+    /// `OutOfRange` below the log start; the storage; `NoSpace` as
+    /// [`Log::truncate_fully_and_start_at`].
     pub async fn truncate_to(&self, offset: Offset) -> Result<(), LogError> {
         self.check_usable()?;
         if offset < self.log_start() {
@@ -77,6 +78,10 @@ impl Log {
     }
 
     /// Deletes everything and lets the log start at `offset`, which may be anywhere.
+    ///
+    /// # Errors
+    /// The storage; `NoSpace` where a full disk keeps a journal of an earlier life that would raise
+    /// again what is cut.
     pub async fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), LogError> {
         self.check_usable()?;
         let _permit = self.stop_writing().await?;
@@ -168,6 +173,8 @@ impl Log {
     /// a full one, lost.
     async fn stop_writing(&self) -> Result<Permit, LogError> {
         let permit = self.upkeep.acquire(1).await;
+        self.check_usable()?;
+        self.leave_old_journals().await?;
         self.check_usable()?;
         self.state_mut().status = Status::Truncating;
         self.writer_idle().await;

@@ -254,6 +254,10 @@ async fn go_down(control: &Rc<Control>) {
 /// Every log that could be opened has taken back what its segments lacked. The journals of a
 /// directory that failed stay.
 async fn end_journals(control: &Control, dirs: &Directories) {
+    if dirs.online.iter().any(|dir| dir.journals.are_there()) {
+        // Where a log was said to start may be noted nowhere else.
+        control.write_checkpoints(true).await;
+    }
     for dir in &dirs.online {
         if control.dirs().is_offline(&dir.path) {
             continue;

@@ -56,8 +56,8 @@ impl DirFacts {
         self.present.get(key) == Some(&topic)
     }
 
-    /// Why the directory is lost when the journals of an earlier life cannot be removed: the next
-    /// start would take back from them what has been cut since.
+    /// Why the directory is lost when the journals of an earlier life cannot be removed: what is cut from
+    /// now on is not noted against them.
     pub fn no_end_of_journals(&self, source: io::Error) -> LogError {
         let cause = DirError::Io {
             what: "remove the journals",
@@ -141,6 +141,11 @@ impl Shard {
     /// Removes the journals of an earlier life that the last log which waited for space has now
     /// taken back.
     async fn end_journals(&self) {
+        let mut dirs = self.dirs.online.iter();
+        if dirs.any(|dir| dir.journals.may_be_removed()) {
+            // Where a log was said to start may be noted nowhere else.
+            self.write_recovery_points().await;
+        }
         for dir in &self.dirs.online {
             if self.logs.failure_of(&dir.path).is_none()
                 && let Err(error) = dir.journals.remove_if_settled().await
@@ -270,9 +275,11 @@ impl Shard {
     /// of a disk may be wrong with all. Only a full disk comes right by itself.
     fn not_opened(self: &Rc<Self>, new: &Wanted<'_>, dir: PathBuf, error: &LogError) {
         tracing::error!(topic = %new.topic.name, partition = new.id.index, %error, "partition cannot be opened");
-        // What a journal has of it must still be there when it can be opened.
-        let facts = self.dirs.online.iter().find(|facts| facts.path == dir);
-        facts.inspect(|facts| facts.journals.expect(new.id));
+        if !matches!(error, LogError::TopicId { .. }) {
+            // What a journal has of it must still be there when it can be opened.
+            let facts = self.dirs.online.iter().find(|facts| facts.path == dir);
+            facts.inspect(|facts| facts.journals.expect(new.id));
+        }
         match error {
             error if error.is_no_space() => self.retry_later(),
             LogError::TopicId { .. } => {}

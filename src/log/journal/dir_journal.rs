@@ -8,16 +8,20 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::rt;
+use crate::rt::Instant;
 use crate::rt::sync::{Event, Semaphore};
 use crate::types::Offset;
 
 use super::super::cache::LogKey;
 use super::super::error::{LogError, StorageFailure};
 use super::super::log::Log;
+use super::super::write_queue::is_no_space;
 use super::file::JournalFile;
 use super::frame::{Change, ENTRY_BYTES, Entry, FRAME_BYTES_MAX, HEADER_BYTES};
+use super::left::Journals;
 use super::part::JournalPart;
 
 /// Segment files flushed at once behind the journal: few, since acknowledgements share the device
@@ -29,6 +33,12 @@ const CHANGES_MAX: usize = 1024;
 
 /// What is left of a frame for batches when every change of it is taken.
 const CHANGES_BYTES_MAX: u64 = (CHANGES_MAX * ENTRY_BYTES) as u64;
+
+/// A file system that would not give the space is asked again when this many times as much is free.
+const ROOM_TIMES: u64 = 4;
+
+/// Pause before a file system that would not give the space is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A log's tail was cut or its start moved.
 struct Told {
@@ -46,15 +56,19 @@ enum State {
     Absent,
     Making,
     Ready(Rc<JournalFile>),
-    /// The file system would not give the space; not asked again.
-    Refused,
+    /// The file system would not give the space; when it was asked. `None` if it was not for lack of
+    /// space: not asked again.
+    Refused(Option<Instant>),
+    /// The directory is closed.
+    Ended,
     Failed(StorageFailure),
 }
 
 /// The journal of one directory.
 pub(in crate::log) struct DirJournal {
     log_dir: PathBuf,
-    turn: u64,
+    /// What an earlier life left in the directory.
+    left: Option<Arc<Journals>>,
     bytes: u64,
     state: RefCell<State>,
     changes: RefCell<VecDeque<Told>>,
@@ -69,10 +83,10 @@ pub(in crate::log) struct DirJournal {
 }
 
 impl DirJournal {
-    pub(super) fn new(log_dir: PathBuf, turn: u64, bytes: u64) -> Rc<DirJournal> {
+    pub(super) fn new(log_dir: PathBuf, left: Option<Arc<Journals>>, bytes: u64) -> Rc<DirJournal> {
         Rc::new(DirJournal {
             log_dir,
-            turn,
+            left,
             bytes,
             state: RefCell::new(State::Absent),
             changes: RefCell::default(),
@@ -98,17 +112,39 @@ impl DirJournal {
     /// Whether frames can be written. Starts making the file where there is none: rounds until
     /// then flush segments.
     pub fn is_ready(self: &Rc<Self>) -> bool {
-        let absent = matches!(*self.state.borrow(), State::Absent);
-        if absent && self.bytes > 0 {
-            *self.state.borrow_mut() = State::Making;
+        if self.bytes > 0 && self.should_make() {
+            let before = std::mem::replace(&mut *self.state.borrow_mut(), State::Making);
+            let was_refused = matches!(before, State::Refused(_));
             let journal = self.clone();
-            drop(rt::spawn(async move { journal.make().await }));
+            drop(rt::spawn(async move { journal.make(was_refused).await }));
         }
         matches!(*self.state.borrow(), State::Ready(_))
     }
 
-    async fn make(&self) {
-        let made = JournalFile::create(&self.log_dir, self.turn, self.bytes).await;
+    fn should_make(&self) -> bool {
+        let may_be_made = match &*self.state.borrow() {
+            State::Absent => true,
+            State::Refused(Some(when)) => rt::now().since(*when) >= ASK_AGAIN,
+            State::Refused(None) => false,
+            State::Making | State::Ready(_) | State::Failed(_) | State::Ended => false,
+        };
+        // Logs that wait for room go first: what they lack was acknowledged.
+        let left = self.left.as_ref();
+        may_be_made && left.is_none_or(|left| !left.is_any_late() && left.begin_making())
+    }
+
+    async fn make(&self, was_refused: bool) {
+        let left = self.left.as_ref();
+        let was_full = was_refused || left.is_some_and(|left| left.was_any_late());
+        let turn = left.map_or(0, |left| left.turn()) + 1;
+        let made = match rt::fs::space(&self.log_dir).await {
+            // Not the last that the logs have.
+            Ok(space) if was_full && space.free / ROOM_TIMES < self.bytes => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => JournalFile::create(&self.log_dir, turn, self.bytes).await,
+        };
+        left.inspect(|left| left.end_making());
         let dir = self.log_dir.display();
         if !matches!(*self.state.borrow(), State::Making) {
             // The directory was closed meanwhile. What cannot be removed tells nothing, and the next
@@ -125,8 +161,10 @@ impl DirJournal {
             }
             Err(error) => {
                 // Nothing was acknowledged by it. If the disk is broken the logs will say so.
-                tracing::warn!(%dir, %error, "no journal: every flush goes to the segments");
-                State::Refused
+                if !was_refused || !is_no_space(&error) {
+                    tracing::warn!(%dir, %error, "no journal: every flush goes to the segments");
+                }
+                State::Refused(is_no_space(&error).then(rt::now))
             }
         };
     }
@@ -160,7 +198,7 @@ impl DirJournal {
         match &*self.state.borrow() {
             State::Ready(_) => {}
             State::Failed(failure) => return Err(failure.clone()),
-            State::Absent | State::Making | State::Refused => return Ok(None),
+            State::Absent | State::Making | State::Refused(_) | State::Ended => return Ok(None),
         }
         let entry = Entry {
             partition: log.id(),
@@ -315,12 +353,12 @@ impl DirJournal {
 
     /// Ends the journal of a directory whose logs are closed.
     pub(super) async fn end(&self) -> io::Result<()> {
-        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Refused);
+        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Ended);
         self.unflushed.borrow_mut().clear();
         match state {
             State::Ready(file) => file.remove().await,
             State::Failed(failure) => Err(io::Error::new(failure.source.kind(), failure)),
-            State::Absent | State::Making | State::Refused => Ok(()),
+            State::Absent | State::Making | State::Refused(_) | State::Ended => Ok(()),
         }
     }
 }

@@ -12,26 +12,32 @@
 //! | `file` | one journal file, its free room, the write that counts |
 //! | `pending`, `part` | what a log has that no flush covers yet, and what it tells of itself |
 //! | `dir_journal` | the journal of one directory: making it, what waits for the next frame, flushing behind |
-//! | [`replay`] | reading journals after an unclean stop, taking back what lacks |
+//! | `left` | after an unclean stop: reading journals, who has not taken back yet, removing them |
+//! | `replay` | taking back what a log lacks |
+//! | `settled` | a log's note that old journals say nothing of it any more |
 //!
 //! Rules: whatever shortens a log or moves its start is told too, and waits until the frame that
 //! tells it is durable, so that a replay never raises what was cut or deleted. A journal that could
-//! not be written is never used again: its directory is offline. Kafka never sees a journal: a clean
+//! not be written is never used again: its directory is offline. While a journal of an earlier life
+//! stays, no log that it tells of is cut without a note of that in its own directory: on a disk too full
+//! for such a note the cut waits. Kafka never sees a journal: a clean
 //! stop flushes every segment and removes the file.
 
 mod dir_journal;
 mod file;
 mod frame;
+mod left;
 mod part;
 mod pending;
 mod replay;
+pub(super) mod settled;
 
 pub(super) use dir_journal::DirJournal;
 pub use file::JOURNAL_BYTES_MIN;
 pub(super) use frame::Change;
+pub use left::Journals;
 pub(super) use part::JournalPart;
 pub(super) use pending::Pending;
-pub use replay::Journals;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -46,7 +52,7 @@ pub struct ShardJournals {
     /// Size of each; 0: no journal, every round flushes segments.
     bytes: u64,
     dirs: RefCell<BTreeMap<PathBuf, Rc<DirJournal>>>,
-    /// What an earlier life left, until every log was opened.
+    /// What an earlier life left.
     left: RefCell<BTreeMap<PathBuf, Arc<Journals>>>,
 }
 
@@ -77,8 +83,8 @@ impl ShardJournals {
         if let Some(journal) = self.dirs.borrow().get(log_dir) {
             return journal.clone();
         }
-        let turn = self.left_in(log_dir).map_or(0, |left| left.turn()) + 1;
-        let journal = DirJournal::new(log_dir.to_owned(), turn, self.bytes);
+        let left = self.left_in(log_dir);
+        let journal = DirJournal::new(log_dir.to_owned(), left, self.bytes);
         self.dirs
             .borrow_mut()
             .insert(log_dir.to_owned(), journal.clone());

@@ -10,6 +10,7 @@ mod in_place;
 mod journal;
 mod lives;
 mod manager;
+mod old_journals;
 mod owed;
 mod power;
 mod reading;

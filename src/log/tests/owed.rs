@@ -1,20 +1,16 @@
 //! What a log owes on a full disk, after a restart, in another directory and in odd places: nothing
 //! of it may be forgotten.
 
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::lives::start;
 use super::*;
-use crate::log::journal::Journals;
-use crate::rt::sim::{Disk, NodeHandle, World};
-use crate::types::PartitionId;
+use crate::rt::sim::{Disk, World};
 
-const LOG_DIR: &str = "/data";
-const LOGS: i32 = 5;
+pub(super) const LOG_DIR: &str = "/data";
 
-fn open_in(partition: i32, io: SegmentIo) -> LogOpen {
+pub(super) fn open_in(partition: i32, io: SegmentIo) -> LogOpen {
     let config = LogConfig {
         segment_io: io,
         flush_messages: 1,
@@ -27,294 +23,8 @@ fn open_in(partition: i32, io: SegmentIo) -> LogOpen {
     }
 }
 
-async fn begin() -> (Rc<LogShard>, Arc<Journals>) {
-    let shard = LogShard::new(ShardLimits {
-        journal_bytes: 8 << 20,
-        ..ShardLimits::default()
-    });
-    let journals = Arc::new(Journals::read(Path::new(LOG_DIR)).await.unwrap());
-    shard.found_journals(Path::new(LOG_DIR), journals.clone());
-    (shard, journals)
-}
-
-async fn open_all(io: SegmentIo) -> Result<(Rc<LogShard>, Vec<Rc<Log>>), LogError> {
-    let (shard, _) = begin().await;
-    let mut logs = Vec::new();
-    for partition in 0..LOGS {
-        logs.push(Log::open(&shard, open_in(partition, io)).await?.0);
-    }
-    Ok((shard, logs))
-}
-
-/// Ends of the logs; not before some of them were made durable by a frame only.
-async fn fill(io: SegmentIo, ends: &RefCell<Vec<Offset>>) {
-    crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
-    crate::rt::fs::sync_dir("/").await.unwrap();
-    let (shard, logs) = open_all(io).await.unwrap();
-    for _ in 0..60 {
-        for log in &logs {
-            append(log, 2, 900);
-        }
-        for log in &logs {
-            log.wait_counted(log.log_end()).await.unwrap();
-        }
-        *ends.borrow_mut() = logs.iter().map(|log| log.log_end()).collect();
-    }
-    assert!(shard.flush_stats().journal_frames > 10);
-}
-
-/// Once all logs are filled: the power goes, and comes back with only so much room on the disk.
-fn restart_when_filled(world: &World, node: &NodeHandle, ends: &RefCell<Vec<Offset>>, room: u64) {
-    let all = || ends.borrow().first() == Some(&Offset(120));
-    assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
-    node.lose_power();
-    let disk = node.disk();
-    disk.set_capacity(Some(disk.used() + room));
-    node.restart();
-}
-
-#[test]
-fn what_does_not_fit_when_the_journal_is_taken_back_is_taken_back_later() {
-    let mut short = 0;
-    for seed in 0..40 {
-        let io = [SegmentIo::Buffered, SegmentIo::Direct][seed as usize % 2];
-        let world = World::new(seed);
-        let node = world.add_node("broker");
-        let ends = Rc::new(RefCell::new(Vec::new()));
-        let life = Rc::new(Cell::new(0));
-        let refused = Rc::new(Cell::new(false));
-        let (known, lives, told) = (ends.clone(), life.clone(), refused.clone());
-        start(&node, move || {
-            let (known, lives, told) = (known.clone(), lives.clone(), told.clone());
-            async move {
-                lives.set(lives.get() + 1);
-                if lives.get() == 1 {
-                    fill(io, &known).await;
-                    return std::future::pending().await;
-                }
-                match open_all(io).await {
-                    Ok((_, logs)) => {
-                        let found: Vec<Offset> = logs.iter().map(|log| log.log_end()).collect();
-                        assert!(found >= *known.borrow(), "{found:?} {known:?}");
-                        if lives.get() == 3 {
-                            for log in &logs {
-                                assert_eq!(read_all(log, Offset(0)).await.len(), 60);
-                            }
-                            lives.set(4);
-                        }
-                    }
-                    Err(error) => {
-                        assert!(lives.get() == 2 && error.is_no_space(), "{error}");
-                        told.set(true);
-                    }
-                }
-                std::future::pending().await
-            }
-        });
-        restart_when_filled(&world, &node, &ends, 997 * seed);
-        world.run_for(Duration::from_secs(5));
-        node.lose_power();
-        node.disk().heal();
-        node.restart();
-        let found = || life.get() == 4;
-        assert!(
-            world.run_until(Duration::from_secs(60), found),
-            "seed {seed}"
-        );
-        short += u32::from(refused.get());
-    }
-    assert!(short > 5, "only {short} found the disk full");
-}
-
-/// As a shard does: what finds no room now is opened when there is some.
-async fn open_as_there_is_room(io: SegmentIo, disk: &Disk, ends: &[Offset]) -> usize {
-    let journal_files = async || {
-        let entries = crate::rt::fs::read_dir(LOG_DIR).await.unwrap();
-        let names = entries.iter().map(|entry| &entry.name);
-        names.filter(|name| name.contains("journal")).count()
-    };
-    let (shard, journals) = begin().await;
-    let mut logs = Vec::new();
-    let mut late = Vec::new();
-    for partition in 0..LOGS {
-        match Log::open(&shard, open_in(partition, io)).await {
-            Ok((log, _)) => logs.push(log),
-            Err(error) => {
-                assert!(error.is_no_space(), "{error}");
-                journals.expect(PartitionId {
-                    topic: open_in(partition, io).topic_id,
-                    index: partition,
-                });
-                late.push(partition);
-            }
-        }
-    }
-    journals.started().await.unwrap();
-    assert_eq!(journal_files().await > 0, !late.is_empty());
-    disk.heal();
-    for partition in &late {
-        journals.remove_if_settled().await.unwrap();
-        assert!(
-            journal_files().await > 0,
-            "{partition} has not been taken back"
-        );
-        let (log, _) = Log::open(&shard, open_in(*partition, io)).await.unwrap();
-        logs.push(log);
-    }
-    journals.remove_if_settled().await.unwrap();
-    assert_eq!(journal_files().await, 0);
-    for log in &logs {
-        assert!(log.log_end() >= ends[log.partition() as usize]);
-        assert_eq!(read_all(log, Offset(0)).await.len(), 60);
-    }
-    late.len()
-}
-
-#[test]
-fn a_log_that_found_no_room_takes_the_journal_back_in_the_same_life() {
-    let mut late = 0;
-    for seed in 0..40 {
-        let io = [SegmentIo::Buffered, SegmentIo::Direct][seed as usize % 2];
-        let world = World::new(seed);
-        let node = world.add_node("broker");
-        let ends = Rc::new(RefCell::new(Vec::new()));
-        let opened = Rc::new(Cell::new(None));
-        let (disk, known, told) = (node.disk(), ends.clone(), opened.clone());
-        start(&node, move || {
-            let (disk, known, told) = (disk.clone(), known.clone(), told.clone());
-            async move {
-                if known.borrow().is_empty() {
-                    fill(io, &known).await;
-                } else {
-                    let ends = known.borrow().clone();
-                    told.set(Some(open_as_there_is_room(io, &disk, &ends).await));
-                }
-                std::future::pending().await
-            }
-        });
-        restart_when_filled(&world, &node, &ends, 997 * seed);
-        let done = || opened.get().is_some();
-        assert!(
-            world.run_until(Duration::from_secs(60), done),
-            "seed {seed}"
-        );
-        late += opened.get().unwrap_or_default();
-    }
-    assert!(late > 5, "only {late} found the disk full");
-}
-
-/// A log that started over at 7000 and got batches that only frames have, with its files gone: it is
-/// opened on a full disk while a new journal is at work.
-async fn begin_late(disk: &Disk, room: u64) -> bool {
-    let (shard, _) = begin().await;
-    let mut logs = Vec::new();
-    for partition in 1..LOGS {
-        let open = open_in(partition, SegmentIo::Buffered);
-        logs.push(Log::open(&shard, open).await.unwrap().0);
-    }
-    while shard.flush_stats().journal_frames == 0 {
-        for log in &logs {
-            append(log, 1, 900);
-        }
-        for log in &logs {
-            log.wait_counted(log.log_end()).await.unwrap();
-        }
-        crate::rt::sleep(Duration::from_millis(20)).await;
-    }
-    let dir = open_dir(0);
-    for entry in crate::rt::fs::read_dir(&dir).await.unwrap() {
-        if entry.name.starts_with("00") {
-            crate::rt::fs::remove_file(dir.join(&entry.name))
-                .await
-                .unwrap();
-        }
-    }
-    crate::rt::fs::sync_dir(&dir).await.unwrap();
-    disk.set_capacity(Some(disk.used() + room));
-    let opened = Log::open(&shard, open_in(0, SegmentIo::Buffered)).await;
-    opened.is_err_and(|error| error.is_no_space())
-}
-
-fn open_dir(partition: i32) -> std::path::PathBuf {
-    Path::new(LOG_DIR).join(format!("orders-{partition}"))
-}
-
-#[test]
-fn taking_back_in_vain_tells_the_new_journal_nothing_of_it() {
-    let mut refused = 0;
-    for seed in 0..30 {
-        let world = World::new(seed);
-        let node = world.add_node("broker");
-        let life = Rc::new(Cell::new(0));
-        let done = Rc::new(Cell::new(0));
-        let (disk, lives, told) = (node.disk(), life.clone(), done.clone());
-        start(&node, move || {
-            let (disk, lives, told) = (disk.clone(), lives.clone(), told.clone());
-            async move {
-                lives.set(lives.get() + 1);
-                match lives.get() {
-                    1 => fill_over().await,
-                    2 => {
-                        if begin_late(&disk, 997 * seed).await {
-                            told.set(1);
-                        }
-                    }
-                    _ => {
-                        let (_, logs) = open_all(SegmentIo::Buffered).await.unwrap();
-                        let first = &logs[0];
-                        assert_eq!(first.log_start(), Offset(7000));
-                        assert_eq!(first.log_end(), Offset(7040));
-                        assert_eq!(read_all(first, Offset(7000)).await.len(), 20);
-                    }
-                }
-                lives.set(lives.get() + 10);
-                std::future::pending().await
-            }
-        });
-        let reaches = |count| world.run_until(Duration::from_secs(60), || life.get() == count);
-        assert!(reaches(11), "seed {seed}");
-        life.set(1);
-        node.kill();
-        node.restart();
-        assert!(reaches(12), "seed {seed}");
-        life.set(2);
-        refused += done.replace(0);
-        node.kill();
-        node.disk().heal();
-        node.restart();
-        assert!(reaches(13), "seed {seed}");
-    }
-    assert!(refused > 5, "only {refused} found the disk full");
-}
-
-/// All logs have frames; the first one starts over in between.
-async fn fill_over() {
-    crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
-    crate::rt::fs::sync_dir("/").await.unwrap();
-    let (shard, logs) = open_all(SegmentIo::Buffered).await.unwrap();
-    let round = async || {
-        for log in &logs {
-            append(log, 2, 900);
-        }
-        for log in &logs {
-            log.wait_counted(log.log_end()).await.unwrap();
-        }
-    };
-    while shard.flush_stats().journal_frames < 5 {
-        round().await;
-        crate::rt::sleep(Duration::from_millis(20)).await;
-    }
-    logs[0]
-        .truncate_fully_and_start_at(Offset(7000))
-        .await
-        .unwrap();
-    for _ in 0..20 {
-        round().await;
-    }
-}
-
 /// Runs `life` to its end, as the one process of a node with an empty log directory.
-fn in_one_life<F>(seed: u64, life: impl Fn(Disk) -> F + 'static)
+pub(super) fn in_one_life<F>(seed: u64, life: impl Fn(Disk) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
 {
@@ -330,7 +40,7 @@ where
             told.set(true);
         }
     });
-    let ended = world.run_until(Duration::from_secs(60), || done.get());
+    let ended = world.run_until(Duration::from_secs(120), || done.get());
     assert!(ended, "seed {seed}");
 }
 
