@@ -122,6 +122,8 @@ impl Log {
             let (active, dir, config) = self.active_dir_config();
             // Without space the writer makes them, before the first byte.
             self.tolerate_no_space(active.open_files(&dir, config.segment_io).await)?;
+            // Where the log begins now must survive the power, also if the checkpoint finds no room.
+            rt::fs::sync_dir(dir.as_path()).await?;
             self.state_mut().files_made += 1;
             self.load_partial_block().await?;
             self.tolerate_no_space(self.write_epochs().await)

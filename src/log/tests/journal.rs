@@ -449,6 +449,13 @@ fn what_the_journal_acknowledged_survives_and_what_was_cut_is_not_raised() {
     assert!(frames > 0 && taken_back > 0, "the journal was never used");
 }
 
+/// At this seed the leader-epoch checkpoint of a log that had begun anew found no room on the disk, and
+/// with it the name of the new segment never became durable.
+#[test]
+fn a_log_that_begins_anew_on_a_full_disk_still_begins_there_after_a_power_loss() {
+    lives(1386, true);
+}
+
 #[test]
 fn a_journal_on_a_failing_or_full_disk_hides_nothing() {
     let [frames, ..] = run(true);
