@@ -33,18 +33,23 @@ async fn open_all(io: SegmentIo) -> Result<(Rc<LogShard>, Vec<Rc<Log>>), LogErro
     Ok((shard, logs))
 }
 
+/// Every log gets a batch, and all of them count.
+async fn round(logs: &[Rc<Log>]) {
+    for log in logs {
+        append(log, 2, 900);
+    }
+    for log in logs {
+        log.wait_counted(log.log_end()).await.unwrap();
+    }
+}
+
 /// Ends of the logs; not before some of them were made durable by a frame only.
 async fn fill(io: SegmentIo, ends: &RefCell<Vec<Offset>>) {
     crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
     crate::rt::fs::sync_dir("/").await.unwrap();
     let (shard, logs) = open_all(io).await.unwrap();
     for _ in 0..60 {
-        for log in &logs {
-            append(log, 2, 900);
-        }
-        for log in &logs {
-            log.wait_counted(log.log_end()).await.unwrap();
-        }
+        round(&logs).await;
         *ends.borrow_mut() = logs.iter().map(|log| log.log_end()).collect();
     }
     assert!(shard.flush_stats().journal_frames > 10);
@@ -323,16 +328,8 @@ async fn fill_over() {
     crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
     crate::rt::fs::sync_dir("/").await.unwrap();
     let (shard, logs) = open_all(SegmentIo::Buffered).await.unwrap();
-    let round = async || {
-        for log in &logs {
-            append(log, 2, 900);
-        }
-        for log in &logs {
-            log.wait_counted(log.log_end()).await.unwrap();
-        }
-    };
     while shard.flush_stats().journal_frames < 5 {
-        round().await;
+        round(&logs).await;
         crate::rt::sleep(Duration::from_millis(20)).await;
     }
     logs[0]
@@ -340,7 +337,7 @@ async fn fill_over() {
         .await
         .unwrap();
     for _ in 0..20 {
-        round().await;
+        round(&logs).await;
     }
 }
 
@@ -500,27 +497,19 @@ fn an_old_journal_that_stays_for_one_log_raises_nothing_that_was_cut_of_others_s
 fn a_journal_that_a_full_disk_refused_is_made_once_there_is_room() {
     in_one_life(5, |disk| async move {
         let (shard, logs) = open_all(SegmentIo::Buffered).await.unwrap();
-        let round = async || {
-            for log in &logs {
-                append(log, 2, 900);
-            }
-            for log in &logs {
-                log.wait_counted(log.log_end()).await.unwrap();
-            }
-        };
         disk.set_capacity(Some(disk.used() + (4 << 20)));
         for _ in 0..10 {
-            round().await;
+            round(&logs).await;
         }
         crate::rt::sleep(Duration::from_secs(1)).await;
         disk.heal();
         for _ in 0..10 {
-            round().await;
+            round(&logs).await;
         }
         assert_eq!(shard.flush_stats().journal_frames, 0, "it was refused");
         crate::rt::sleep(Duration::from_secs(60)).await;
         while shard.flush_stats().journal_frames == 0 {
-            round().await;
+            round(&logs).await;
             crate::rt::sleep(Duration::from_millis(20)).await;
         }
     });
