@@ -59,6 +59,7 @@ impl DiskState {
             next_ino: ROOT + 1,
             next_pair: 0,
             locks: BTreeSet::new(),
+            gone: 0,
         };
         DiskState {
             kernel: kernel.clone(),
@@ -169,7 +170,7 @@ impl DiskState {
         if let Some(Inode::File { opens, .. }) = fs.inodes.get_mut(&ino) {
             *opens = opens.saturating_sub(1);
             if *opens == 0 {
-                fs.collect();
+                fs.let_go();
             }
         }
     }
@@ -180,6 +181,20 @@ impl DiskState {
             Some(Inode::File { image, .. }) => Ok(f(image)),
             _ => Err(eio()),
         }
+    }
+
+    /// The contents of a file that somebody knows by its number alone, if it is still there.
+    pub(super) fn image_by_number<R>(
+        &self,
+        ino: Ino,
+        f: impl FnOnce(&mut Image) -> R,
+    ) -> io::Result<R> {
+        let mut fs = self.fs.borrow_mut();
+        if fs.gone > 0 {
+            fs.collect();
+        }
+        drop(fs);
+        self.image(ino, f)
     }
 
     pub(super) fn lock(&self, ino: Ino) -> bool {

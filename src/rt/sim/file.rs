@@ -51,7 +51,7 @@ impl FileName {
         len: usize,
     ) -> io::Result<Vec<u8>> {
         let disk = &executor.node.disk;
-        disk.image(self.0, |image| image.read(position, len))
+        disk.image_by_number(self.0, |image| image.read(position, len))
     }
 }
 

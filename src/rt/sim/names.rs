@@ -140,7 +140,7 @@ impl DiskState {
             link: None,
             pair: None,
         });
-        fs.collect();
+        fs.let_go();
         Ok(())
     }
 
@@ -176,7 +176,7 @@ impl DiskState {
             link: None,
             pair: None,
         });
-        fs.collect();
+        fs.let_go();
         Ok(())
     }
 

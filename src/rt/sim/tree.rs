@@ -18,7 +18,12 @@ pub(super) struct Fs {
     pub(super) next_ino: Ino,
     pub(super) next_pair: u64,
     pub(super) locks: BTreeSet<Ino>,
+    /// Names and last handles that went since the last collection.
+    pub(super) gone: usize,
 }
+
+/// Collections walk over everything there is: so many names and handles go before the next one.
+const GONE_MAX: usize = 64;
 
 pub(super) enum Inode {
     File { image: Image, opens: usize },
@@ -134,8 +139,17 @@ impl Fs {
         matches!(self.inodes.get(&ino), Some(Inode::Dir(_)))
     }
 
+    /// A name or the last handle of a file is gone, and the file with it, perhaps.
+    pub(super) fn let_go(&mut self) {
+        self.gone += 1;
+        if self.gone > GONE_MAX {
+            self.collect();
+        }
+    }
+
     /// Forgets what no name, durable name or open handle leads to.
     pub(super) fn collect(&mut self) {
+        self.gone = 0;
         let mut reached = BTreeSet::from([ROOT]);
         let mut queue = vec![ROOT];
         while let Some(ino) = queue.pop() {
