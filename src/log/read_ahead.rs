@@ -214,11 +214,12 @@ impl ReadAhead {
         if self.inner.borrow_mut().covering(source, at).is_some() {
             return true;
         }
-        let Some(mut buffer) = self.take_buffer() else {
+        let start = align_down(at);
+        let wanted = (source.end - start).min(PIECE_BYTES as u64) as usize;
+        let Some(mut buffer) = self.take_buffer(wanted) else {
             self.inner.borrow_mut().stats.declined += 1;
             return false;
         };
-        let start = align_down(at);
         let id = {
             let mut inner = self.inner.borrow_mut();
             // Up to where the next piece begins, so that readers out of step come to share.
@@ -327,9 +328,9 @@ impl ReadAhead {
     /// unused first. Never one that was read ahead and not asked for yet: with more readers than
     /// memory each would drop what the others are about to need, and everything would be read
     /// twice.
-    fn take_buffer(&self) -> Option<ReadBuffer> {
+    fn take_buffer(&self, len: usize) -> Option<ReadBuffer> {
         loop {
-            if let Some(buffer) = self.buffers.take() {
+            if let Some(buffer) = self.buffers.take(len) {
                 return Some(buffer);
             }
             let dropped = {

@@ -115,7 +115,7 @@ async fn reads_past_the_cache_agree_with_reads(env: Env) {
     File::open(&path, OpenOptions::CREATE).await.unwrap();
     let buffers = ReadBuffers::new(128 << 10, 1);
     for position in [0, 4096, 128 << 10, 290_816, 303_104] {
-        let buffer = buffers.take().unwrap();
+        let buffer = buffers.take(128 << 10).unwrap();
         let (read, buffer) = file.read_past_cache(position, buffer, 0..128 << 10).await;
         let read = read.unwrap();
         let want = data.slice((position as usize).min(data.len())..);
@@ -123,7 +123,7 @@ async fn reads_past_the_cache_agree_with_reads(env: Env) {
         assert_eq!(buffer.freeze(0..read), want.slice(..read));
     }
     let (read, buffer) = file
-        .read_past_cache(100, buffers.take().unwrap(), 0..4096)
+        .read_past_cache(100, buffers.take(128 << 10).unwrap(), 0..4096)
         .await;
     assert_eq!(read.unwrap_err().kind(), ErrorKind::InvalidInput);
     drop(buffer);

@@ -38,6 +38,10 @@ pub struct ReadBuffer {
     home: Option<Arc<Store>>,
 }
 
+fn aligned(len: usize) -> usize {
+    len.max(1).next_multiple_of(AlignedBuf::ALIGN)
+}
+
 impl ReadBuffers {
     /// At most `buffers_max` buffers of `buffer_bytes` each, made when they are wanted.
     pub fn new(buffer_bytes: usize, buffers_max: usize) -> ReadBuffers {
@@ -50,8 +54,11 @@ impl ReadBuffers {
         }
     }
 
-    /// A buffer, its contents whatever they were; `None` if all of them are out.
-    pub fn take(&self) -> Option<ReadBuffer> {
+    /// A buffer for `len` bytes, rounded up to the alignment, its contents whatever they were;
+    /// `None` if all buffers are out. Memory that has to be made for it is no larger than that, and
+    /// is kept only if it is a whole buffer.
+    pub fn take(&self, len: usize) -> Option<ReadBuffer> {
+        let len = aligned(len).min(self.store.buffer_bytes);
         let memory = {
             let mut shelf = self.store.shelf();
             if shelf.out == self.store.buffers_max {
@@ -60,7 +67,6 @@ impl ReadBuffers {
             shelf.out += 1;
             shelf.free.pop()
         };
-        let len = self.store.buffer_bytes;
         let memory = memory.unwrap_or_else(|| vec![0; len + AlignedBuf::ALIGN]);
         let mut buffer = ReadBuffer::of(memory, len);
         buffer.home = Some(self.store.clone());
@@ -88,7 +94,7 @@ impl Store {
 impl ReadBuffer {
     /// A buffer of its own, of at least `len` bytes.
     pub fn lone(len: usize) -> ReadBuffer {
-        let len = len.max(1).next_multiple_of(AlignedBuf::ALIGN);
+        let len = aligned(len);
         ReadBuffer::of(vec![0; len + AlignedBuf::ALIGN], len)
     }
 
@@ -104,8 +110,7 @@ impl ReadBuffer {
 
     /// Uses only the first `len` bytes, rounded up to the alignment.
     pub fn shorten(&mut self, len: usize) {
-        let len = len.max(1).next_multiple_of(AlignedBuf::ALIGN);
-        self.len = self.len.min(len);
+        self.len = self.len.min(aligned(len));
     }
 
     pub fn len(&self) -> usize {
@@ -137,7 +142,9 @@ impl Drop for ReadBuffer {
         if let Some(home) = self.home.take() {
             let mut shelf = home.shelf();
             shelf.out -= 1;
-            shelf.free.push(std::mem::take(&mut self.memory));
+            if self.memory.len() == home.buffer_bytes + AlignedBuf::ALIGN {
+                shelf.free.push(std::mem::take(&mut self.memory));
+            }
         }
     }
 }
@@ -149,12 +156,12 @@ mod tests {
     #[test]
     fn a_buffer_is_out_until_the_last_slice_of_it_is_gone_also_on_another_thread() {
         let buffers = ReadBuffers::new(5000, 2);
-        let mut first = buffers.take().unwrap();
+        let mut first = buffers.take(8192).unwrap();
         assert_eq!(first.len(), 8192);
         assert!(first.as_ref().as_ptr().addr().is_multiple_of(4096));
         first.as_mut_slice()[10..13].copy_from_slice(b"abc");
-        let second = buffers.take().unwrap();
-        assert!(buffers.take().is_none());
+        let second = buffers.take(8192).unwrap();
+        assert!(buffers.take(1).is_none());
         let slice = first.freeze(10..13);
         let copy = slice.clone();
         drop(slice);
@@ -166,10 +173,13 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(buffers.bytes_out(), 0);
-        let mut again = buffers.take().unwrap();
+        let mut again = buffers.take(100_000).unwrap();
+        assert_eq!(again.len(), 8192);
         again.shorten(1);
         assert_eq!(again.len(), 4096);
         buffers.release_free();
         assert_eq!(ReadBuffer::lone(4097).len(), 8192);
+        assert_eq!(buffers.take(1).unwrap().len(), 4096);
+        assert_eq!(buffers.take(8192).unwrap().len(), 8192);
     }
 }
