@@ -14,7 +14,7 @@ use support::Broker;
 use support::client::Client;
 
 const STORAGE: ErrorCode = ErrorCode::KAFKA_STORAGE_ERROR;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Two log directories beside each other; the metadata log is in the first.
 struct Home {
@@ -477,7 +477,7 @@ fn nothing_is_lost_of_what_is_written_while_replicas_move_and_the_broker_is_kill
     let listeners = format!("listeners=PLAINTEXT://127.0.0.1:{port}");
     let mut broker = home.start(&[&listeners, "log.segment.delete.delay.ms=0"]);
     Client::connect(broker.address).create_topic("t", 3, &[]);
-    let load = support::load::Load::new(&broker.bootstrap(), "t", 3);
+    let load = support::load::Load::slow(&broker.bootstrap(), "t", 3);
     let mut moved = 0;
     let sent = load.run(|| {
         for round in 0..8 {

@@ -95,6 +95,7 @@ fn send_until(
     id: usize,
     topic: &str,
     partitions: i32,
+    pause: Duration,
     stop: &AtomicBool,
 ) -> u64 {
     let mut sent = 0;
@@ -116,7 +117,7 @@ fn send_until(
             Err((error, _)) => panic!("{error}"),
         }
         if sent % 20 == 0 {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(pause);
         }
     }
     sent
@@ -127,6 +128,8 @@ pub struct Load {
     bootstrap: String,
     topic: String,
     partitions: i32,
+    /// Between twenty records of a producer.
+    pause: Duration,
     producers: Vec<(ThreadedProducer<Context>, Arc<Told>)>,
     /// A consumer reads along from the beginning.
     watched: bool,
@@ -148,9 +151,18 @@ impl Load {
             bootstrap: bootstrap.to_owned(),
             topic: topic.to_owned(),
             partitions,
+            pause: Duration::from_millis(1),
             producers: (0..PRODUCERS).map(|_| start_producer(bootstrap)).collect(),
             watched: false,
             seen: Mutex::default(),
+        }
+    }
+
+    /// Slow enough for a copy of the log to overtake it, on a busy machine too.
+    pub fn slow(bootstrap: &str, topic: &str, partitions: i32) -> Load {
+        Load {
+            pause: Duration::from_millis(10),
+            ..Load::new(bootstrap, topic, partitions)
         }
     }
 
@@ -178,7 +190,8 @@ impl Load {
                 .map(|(id, (producer, told))| {
                     let stop = &stop;
                     scope.spawn(move || {
-                        send_until(producer, told, id, &self.topic, self.partitions, stop)
+                        let (topic, partitions) = (&self.topic, self.partitions);
+                        send_until(producer, told, id, topic, partitions, self.pause, stop)
                     })
                 })
                 .collect();
