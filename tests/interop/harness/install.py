@@ -2,14 +2,17 @@
 
 A part that cannot be installed makes every check that needs it fail; nothing is ever skipped for lack of a client.
 """
+import concurrent.futures
 import hashlib
 import os
 import pathlib
 import shutil
 import sys
+import threading
 import time
 
 from . import paths, process
+from .broker import Kafka
 
 JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -26,16 +29,20 @@ class Kit:
         self.highwater = pathlib.Path(os.environ.get("HIGHWATER_BIN", paths.TARGET / "release" / "highwater"))
 
     def prepare(self, parts):
-        order = ["highwater", "java", "go", "python", "node", "kcat", "load"]
-        for part in sorted(parts, key=order.index):
-            begun = time.monotonic()
-            try:
-                did = getattr(self, "_" + part)()
-            except (process.Failed, OSError, RuntimeError) as e:
-                self.failures[part] = e
-                print(f"set-up of {part} failed: {e}", flush=True)
-            else:
-                print(f"set-up of {part}: {did} ({time.monotonic() - begun:.1f} s)", flush=True)
+        # Two at a time: most of them wait for a registry, or build with one processor.
+        order = ["highwater", "node", "java", "go", "python", "kcat", "load"]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(self._prepare, sorted(parts, key=order.index)))
+
+    def _prepare(self, part):
+        begun = time.monotonic()
+        try:
+            did = getattr(self, "_" + part)()
+        except (process.Failed, OSError, RuntimeError) as e:
+            self.failures[part] = e
+            print(f"set-up of {part} failed: {e}", flush=True)
+        else:
+            print(f"set-up of {part}: {did} ({time.monotonic() - begun:.1f} s)", flush=True)
 
     def require(self, part):
         if part in self.failures:
@@ -91,13 +98,24 @@ class Kit:
             self.java_archive.unlink(missing_ok=True)
             process.run(["javac", "-nowarn", "-d", classes, "-cp", f"{libs}/*", *sources], seconds=300)
             process.run(["jar", "cf", self.java_home / "programs.jar", "-C", classes, "."])
-            command = self.java("Warm")
-            command.insert(1, f"-XX:ArchiveClassesAtExit={self.java_archive}")
-            # An archive is a gain in time only: without one everything runs the same.
-            process.run(command, code=None)
+            self._archive()
             stamp(self.java_home / "classes.stamp", [pom, *sources])
         version = next(libs.glob("kafka-clients-*.jar")).stem
         return version
+
+    def _archive(self):
+        """Archives the classes of Java's programs and of Kafka. A gain in time only: without it everything runs the same."""
+        directory = self.java_home / "warm"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        try:
+            kafka = Kafka(directory, self)
+            kafka.prepare()
+            command = self.java("Warm", kafka.properties, kafka.bootstrap)
+            process.run([command[0], f"-XX:ArchiveClassesAtExit={self.java_archive}", *command[1:]], seconds=300)
+        except process.Failed as e:
+            print(f"no archive of Java's classes: {e}", flush=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
     def _go(self):
         tools(("go", "golang"))
@@ -141,7 +159,7 @@ class Kit:
             process.run(
                 ["npx", "--no-install", "node-pre-gyp", "install", "--build-from-source"], seconds=1500,
                 cwd=self.node_home / "node_modules" / "@confluentinc" / "kafka-javascript",
-                env={"npm_config_nodedir": str(prefix), "CKJS_LINKING": "dynamic"},
+                env={"npm_config_nodedir": str(prefix), "CKJS_LINKING": "dynamic", "JOBS": "max"},
             )
             stamp(self.node_home / "stamp", wanted)
         shutil.copy(source / "client.js", self.node_home)
@@ -162,13 +180,18 @@ class Kit:
         return "load generator on librdkafka"
 
 
+# Only one may install at a time.
+APT = threading.Lock()
+
+
 def apt(*packages):
     env = {"DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
-    except process.Failed:
-        process.run(["apt-get", "update"], seconds=300, env=env)
-        process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
+    with APT:
+        try:
+            process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
+        except process.Failed:
+            process.run(["apt-get", "update"], seconds=300, env=env)
+            process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
 
 
 def tools(*pairs):
