@@ -8,9 +8,9 @@ from harness.check import check, same
 from harness.process import until
 
 
-def rows(ctx, topic):
+def rows(ctx, topic, code=0):
     """Partition to the fields that topics --describe prints."""
-    out = ctx.tool("topics", "--describe", "--topic", topic).out
+    out = ctx.tool("topics", "--describe", "--topic", topic, code=code).out
     found = {}
     for line in out.splitlines():
         fields = dict(re.findall(r"(\w+): ?([^\t]*)", line.strip()))
@@ -21,7 +21,8 @@ def rows(ctx, topic):
 
 def in_sync(ctx, topic, count=3, seconds=30):
     def met():
-        partitions = rows(ctx, topic).values()
+        # The node that is asked may not have heard of the topic yet.
+        partitions = rows(ctx, topic, code=None).values()
         return partitions and all(len(p["Isr"].split(",")) == count and p["Leader"].isdigit() for p in partitions)
 
     until(f"{count} replicas of {topic} in sync", met, seconds)

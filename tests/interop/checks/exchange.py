@@ -384,6 +384,7 @@ def hands_over(ctx, first, second):
     internal_logs(ctx, writer)
 
     opener = ctx.new_broker(kind=second, directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data), **FEW_PARTITIONS)
+    until("the coordinators have loaded", lambda: len(listed()) == len(before))
     same(listed(), before, "transactional ids")
     serves(ctx, wanted, "opened")
     ctx.transactional("java", "new").end()

@@ -106,13 +106,14 @@ def perf_tests(ctx):
 @check("verifiable-producer-and-consumer", seconds=150)
 def verifiable(ctx):
     topic = ctx.topic(partitions=3)
-    out = ctx.tool("verifiable-producer", "--topic", topic, "--max-messages", 1000, "--acks", -1)
+    # They finish their work in what they do when the process ends.
+    out = ctx.tool("verifiable-producer", "--topic", topic, "--max-messages", 1000, "--acks", -1, alone=True)
     events = [json.loads(line) for line in out.lines() if line.startswith("{")]
     sent = [(e["partition"], e["offset"], e["value"]) for e in events if e["name"] == "producer_send_success"]
     same(sorted(int(v) for _, _, v in sent), list(range(1000)), "acknowledged values")
     assert not [e for e in events if e["name"] == "producer_send_error"], events
     out = ctx.tool("verifiable-consumer", "--topic", topic, "--group-id", ctx.name + "-group", "--max-messages", 1000,
-                   "--reset-policy", "earliest", "--verbose", "--group-protocol", "classic", seconds=150)
+                   "--reset-policy", "earliest", "--verbose", "--group-protocol", "classic", seconds=150, alone=True)
     events = [json.loads(line) for line in out.lines() if line.startswith("{")]
     read = [(e["partition"], e["offset"], e["value"]) for e in events if e["name"] == "record_data"]
     same(sorted(read), sorted(sent), "each acknowledged record at its offset")

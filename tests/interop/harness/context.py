@@ -76,9 +76,10 @@ class Context:
     def command(self, name, *args):
         return self.kit.java(TOOLS + CLASSES[name], *args)
 
-    def tool(self, name, *args, stdin=None, code=0, seconds=60):
-        """Runs one of Kafka's tools against the broker; answers its result."""
-        return process.run(self.command(name, "--bootstrap-server", self.bootstrap, *args), stdin=stdin, code=code, seconds=seconds)
+    def tool(self, name, *args, stdin=None, code=0, seconds=60, alone=False):
+        """Runs one of Kafka's tools against the broker, alone in a process of its own or not; answers its result."""
+        command = self.command(name, "--bootstrap-server", self.bootstrap, *args)
+        return process.run(list(command) if alone else command, stdin=stdin, code=code, seconds=seconds)
 
     def local_tool(self, name, *args, code=0):
         """Runs one of Kafka's tools that needs no broker."""

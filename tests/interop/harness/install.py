@@ -13,6 +13,7 @@ import time
 
 from . import paths, process
 from .broker import Kafka
+from .resident import Command, Machine
 
 JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
@@ -20,6 +21,7 @@ JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:
 class Kit:
     def __init__(self):
         self.failures = {}
+        self.machine = None
         self.java_home = paths.CACHE / "java"
         self.java_archive = self.java_home / "classes.jsa"
         self.python_home = paths.CACHE / "python"
@@ -56,7 +58,12 @@ class Kit:
         archive = [f"-XX:SharedArchiveFile={self.java_archive}"] if self.java_archive.exists() else []
         # What the machine itself has to say is not a program's output: an archive that does not fit, for one.
         quiet = ["-Xlog:disable", "-Xlog:all=warning:stderr"]
-        return ["java", *JAVA_OPTIONS, *quiet, *archive, f"-Dlog4j2.configurationFile={config}", f"-Dinterop.level={level}", "-cp", classpath, main, *args]
+        line = ["java", *JAVA_OPTIONS, *quiet, *archive, f"-Dlog4j2.configurationFile={config}", f"-Dinterop.level={level}", "-cp", classpath]
+        return Command([*line, main, *args], (main, *args), self.machine if level == "WARN" else None)
+
+    def have_machine(self):
+        """From here on, Java programs that are run to their end are run by one machine: by one check at a time."""
+        self.machine = Machine(self.java("Resident"))
 
     def client(self, name, *args):
         """A client program that reads and writes records as JSON lines."""
@@ -159,7 +166,7 @@ class Kit:
             process.run(
                 ["npx", "--no-install", "node-pre-gyp", "install", "--build-from-source"], seconds=1500,
                 cwd=self.node_home / "node_modules" / "@confluentinc" / "kafka-javascript",
-                env={"npm_config_nodedir": str(prefix), "CKJS_LINKING": "dynamic", "JOBS": "max"},
+                env={"npm_config_nodedir": str(prefix), "CKJS_LINKING": "dynamic"},
             )
             stamp(self.node_home / "stamp", wanted)
         shutil.copy(source / "client.js", self.node_home)
