@@ -127,6 +127,11 @@ impl OffsetIndex {
         }
     }
 
+    /// Where the batch of the last entry begins.
+    pub fn last_position(&self) -> Option<u32> {
+        self.entries.last().map(|entry| entry.position)
+    }
+
     /// The position of the last entry at or before `position` and below `offset`.
     pub fn last_within(&self, position: u64, offset: Offset) -> Option<u32> {
         let target = relative_of(self.base, offset);

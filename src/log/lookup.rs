@@ -183,9 +183,10 @@ impl Log {
         let Some(handles) = segment.handles() else {
             return Ok(());
         };
-        let start = segment.floor_position(from).unwrap_or(0);
+        let mut start = segment.floor_position(from).unwrap_or(0);
         let generation = self.state().generation;
-        let mut scanner = Scanner::short(handles.reader, start, segment.written());
+        let scan_from = |start| Scanner::short(handles.reader.clone(), start, segment.written());
+        let mut scanner = scan_from(start);
         loop {
             let next = scanner.next().await;
             if self.state().generation != generation {
@@ -202,6 +203,12 @@ impl Log {
                 Ok(None) => return Ok(()),
                 Err(ScanError::Io(error)) => return Err(self.storage_error("read", error)),
                 Err(ScanError::Damaged { position, error }) => {
+                    let led_astray = position == start && start > 0;
+                    if led_astray && self.distrust_indexes(segment, from, start).await? {
+                        start = segment.floor_position(from).unwrap_or(0);
+                        scanner = scan_from(start);
+                        continue;
+                    }
                     return Err(self.damaged(segment, position, &error.to_string()));
                 }
             }

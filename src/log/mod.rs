@@ -9,7 +9,7 @@
 //! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
 //! | `relocate` | the place of a log taken over by its copy in another directory |
 //! | `flush`, [`journal`] | flush rounds of the shard, its redo journal |
-//! | `segment`, `index`, `index_files`, `txn_index` | one segment, its indexes |
+//! | `segment`, `index`, `index_files`, `reindex`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
 //! | [`cache`], `read_ahead`, [`LogShard`] | what the logs of a shard share |
@@ -49,6 +49,7 @@ mod read;
 mod read_ahead;
 mod rebuild;
 mod recover;
+mod reindex;
 mod relocate;
 mod retention;
 mod scan;

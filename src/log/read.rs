@@ -17,6 +17,7 @@ use crate::wire::batch::{BatchError, BatchView, HEADER_BYTES};
 use super::error::LogError;
 use super::log::Log;
 use super::read_ahead::{Look, PIECE_BYTES, Source};
+use super::reindex::is_damage;
 use super::segment::Segment;
 use super::window::Window;
 
@@ -134,6 +135,15 @@ impl Log {
                         // The tail was cut meanwhile: what was read may be of another history. Or
                         // compaction has passed: what was not found may lie elsewhere now.
                         continue;
+                    }
+                    let led_astray =
+                        matches!(found, Err(LogError::Damaged { .. })) && range.slack > 0;
+                    if led_astray {
+                        let led_to = range.position;
+                        let distrusted = self.distrust_indexes(&source.segment, want.from, led_to);
+                        if distrusted.await? {
+                            continue;
+                        }
                     }
                     let found = match found? {
                         Some(outcome) => Some(outcome),
@@ -472,7 +482,7 @@ impl Log {
         }
     }
 
-    /// Loads a sealed segment's indexes. Where retention has taken the files away meanwhile there
+    /// Loads a sealed segment's indexes; damaged ones are made again. Where retention has taken the files away meanwhile there
     /// is nothing to load and nothing wrong: whoever asked looks again, or scans.
     pub(super) async fn load_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
         let (dir, config) = {
@@ -482,13 +492,9 @@ impl Log {
         let loaded = segment
             .load_indexes(&dir, &config, &self.shard.index_budget)
             .await;
-        let held = {
-            let state = self.state();
-            let live = state.segments.get(&segment.base());
-            live.is_some_and(|live| Rc::ptr_eq(live, segment))
-        };
         match loaded {
-            Err(error) if held => Err(self.storage_error("read index", error)),
+            Err(error) if is_damage(&error) => self.mend_indexes(segment).await,
+            Err(error) if self.holds(segment) => Err(self.storage_error("read index", error)),
             _ => Ok(()),
         }
     }

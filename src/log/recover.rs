@@ -41,7 +41,7 @@ pub(super) struct Recovery<'a> {
 }
 
 /// Why a batch that parses is still not one of this log.
-fn implausible(batch: &Batch, segment: &Segment, next: Offset) -> Option<String> {
+pub(super) fn implausible(batch: &Batch, segment: &Segment, next: Offset) -> Option<String> {
     let (base, last) = (batch.base_offset(), batch.last_offset());
     if let Err(error) = batch.check_crc() {
         return Some(error.to_string());

@@ -18,6 +18,7 @@ use crate::rt::sync::Event;
 use crate::types::Offset;
 
 use super::config::{LogConfig, SegmentIo};
+use super::error::about;
 use super::index::{NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex};
 use super::index_files::{IndexBudget, read_index_files};
 use super::names::{FileKind, segment_file};
@@ -66,6 +67,8 @@ pub struct Segment {
     index_files_whole: Cell<bool>,
     /// As a clean stop left it: nothing was appended, cut, reserved or written behind since.
     untouched: Cell<bool>,
+    /// Its indexes were made again from its batches in this life.
+    reindexed: Cell<bool>,
     /// A compacted segment has taken its place: the index files of its name are not its own.
     replaced: Cell<bool>,
     preallocation: Cell<Preallocation>,
@@ -151,6 +154,7 @@ impl Segment {
             flushed: Cell::new(0),
             index_files_whole: Cell::new(false),
             untouched: Cell::new(false),
+            reindexed: Cell::new(false),
             replaced: Cell::new(false),
             preallocation: Cell::new(Preallocation::Idle),
             zeros_from: Cell::new(u64::MAX),
@@ -526,6 +530,26 @@ impl Segment {
         });
     }
 
+    /// Takes over the indexes that `made` got from the same batches, from `all` of them unless some
+    /// are damaged. No file has them yet.
+    pub fn adopt_made_indexes(&self, made: &Segment, all: bool) {
+        self.reindexed.set(true);
+        self.untouched.set(false);
+        self.index_files_whole.set(false);
+        let mut made = made.state.borrow_mut();
+        let mut state = self.state.borrow_mut();
+        if all {
+            state.max_timestamp = made.max_timestamp;
+            state.max_timestamp_offset = made.max_timestamp_offset;
+        }
+        let cuts = state.indexes.as_ref().map_or(0, |old| old.cuts + 1);
+        state.indexes = made.indexes.take().map(|made| Indexes { cuts, ..made });
+    }
+
+    pub fn is_reindexed(&self) -> bool {
+        self.reindexed.get()
+    }
+
     pub fn adopt_txns(&self, txns: TxnIndex) {
         let mut state = self.state.borrow_mut();
         state.txns = txns;
@@ -766,6 +790,14 @@ impl Segment {
             return Ok(());
         }
         let (offsets, times) = read?;
+        if let Some(position) = offsets.last_position().map(u64::from)
+            && position >= self.written()
+        {
+            let reason = format!("it points to {position}, past the end of the segment");
+            let path = dir.join(segment_file(self.base, FileKind::OffsetIndex));
+            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+            return Err(about(&path)(error));
+        }
         if !self.indexes_resident() {
             self.adopt_indexes(offsets, times, config);
             budget.charge(self);

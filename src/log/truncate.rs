@@ -85,8 +85,10 @@ impl Log {
     pub async fn truncate_fully_and_start_at(&self, offset: Offset) -> Result<(), LogError> {
         self.check_usable()?;
         let _permit = self.stop_writing().await?;
-        // Before anything changes: a journal that cannot be told, on a full disk, must find the log
-        // and its files as they were.
+        // Nothing that was there before may be told behind the change.
+        self.state_mut().pending.clear();
+        // Before anything else changes: a journal that cannot be told, on a full disk, must find the
+        // log and its files as they were.
         if let Err(error) = self.tell_journal(offset, Change::StartOver).await {
             self.go_with_journal(&error);
             return Err(error);
@@ -97,7 +99,6 @@ impl Log {
             state.generation += 1;
             state.synced_below.set(Offset::ZERO);
             state.queue.clear();
-            state.pending.clear();
             state.producers.reset(offset);
             state.epochs.clear();
             state.epochs_unwritten = true;
@@ -134,7 +135,7 @@ impl Log {
 
     /// A journal that has failed takes its directory with it, this log at once: it has begun to
     /// forget what its file still holds, and another cut would find nothing left to do.
-    fn go_with_journal(&self, error: &LogError) {
+    pub(super) fn go_with_journal(&self, error: &LogError) {
         if matches!(error, LogError::Offline(_)) {
             self.take_offline(error);
         }
@@ -305,9 +306,7 @@ impl Log {
         }
         // First, because only a sealed segment's indexes leave memory for those of others.
         segment.unseal();
-        segment
-            .load_indexes(&dir, &config, &self.shard.index_budget)
-            .await?;
+        self.load_or_make_indexes(&segment).await?;
         let cut = self.find_cut(&segment, offset).await?;
         segment.cut(cut.offset, cut.position, &cut.tail, &config);
         self.resize(&segment, cut.position).await?;
@@ -340,7 +339,7 @@ impl Log {
     }
 
     /// What can be written again later, or rebuilt, does not take a log offline on a full disk.
-    fn tolerate_no_space(&self, outcome: io::Result<()>) -> io::Result<()> {
+    pub(super) fn tolerate_no_space(&self, outcome: io::Result<()>) -> io::Result<()> {
         match outcome {
             Err(error) if is_no_space(&error) => {
                 self.state_mut().epochs_unwritten = true;
@@ -361,8 +360,10 @@ impl Log {
             cut.position = 0;
             return Ok(cut);
         };
-        let floor = segment.floor_position(Offset(offset.0 - 1)).unwrap_or(0);
-        let mut scanner = Scanner::short(handles.reader, floor, segment.written());
+        let floor_of =
+            |segment: &Segment| segment.floor_position(Offset(offset.0 - 1)).unwrap_or(0);
+        let mut floor = floor_of(segment);
+        let mut scanner = Scanner::short(handles.reader.clone(), floor, segment.written());
         loop {
             match scanner.next().await {
                 Ok(Some((position, batch))) if batch.last_offset() >= offset => {
@@ -376,6 +377,14 @@ impl Log {
                 Ok(Some((_, batch))) => cut.tail.push(extent_of(&batch)),
                 Ok(None) => return Ok(cut),
                 Err(ScanError::Io(error)) => return Err(error),
+                Err(ScanError::Damaged { .. })
+                    if floor > 0 && cut.tail.is_empty() && !segment.is_reindexed() =>
+                {
+                    let why = "they lead to where no batch begins";
+                    self.make_indexes(segment, why).await?;
+                    floor = floor_of(segment);
+                    scanner = Scanner::short(handles.reader.clone(), floor, segment.written());
+                }
                 Err(ScanError::Damaged { position, error }) => {
                     // Everything from here on is cut anyway, or cannot be told apart from it.
                     tracing::warn!(dir = %self.dir().display(), position, %error, "damage at the cut");

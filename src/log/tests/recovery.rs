@@ -108,6 +108,105 @@ fn garbage_or_missing_indexes_are_rebuilt_also_after_a_clean_stop() {
 }
 
 #[test]
+fn indexes_of_sealed_segments_that_turn_out_wrong_are_made_again_and_cost_nothing() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            recent_batch_bytes: 0,
+            ..ShardLimits::default()
+        });
+        let (log, _) = open(&shard, &dir, small_segments()).await;
+        // Two records a batch, a time of their own for each.
+        let fill = |log: &Log| {
+            while log.log_end() < Offset(200) {
+                let time = NOW_MS + log.log_end().0 / 2;
+                let bytes = batch_of(&[time, time], 100);
+                log.append_as_leader(bytes, as_leader()).unwrap();
+            }
+        };
+        fill(&log);
+        log.close().await.unwrap();
+        let want: Vec<(i64, i64)> = (0..100).map(|i| (2 * i, 2 * i + 1)).collect();
+        let paths = |kind| files(&log, kind)[1].clone();
+        let (index, times) = (paths("index"), paths("timeindex"));
+        let good = (fs::read(&index).unwrap(), fs::read(&times).unwrap());
+        let base: i64 = index
+            .file_stem()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let size = fs::metadata(paths("log")).unwrap().len();
+        let entries = good.0.len() / 8;
+        assert!(entries > 2);
+        let damages: [(&str, fn(&mut Vec<u8>, &mut Vec<u8>, u64)); 6] = [
+            ("not in order", |index, _, _| index.reverse()),
+            ("times not in order", |_, times, _| {
+                times[..24].rotate_left(12)
+            }),
+            ("noise", |index, _, _| {
+                index.iter_mut().for_each(|byte| *byte = fastrand::u8(..));
+            }),
+            ("past the end", |index, _, size| {
+                let at = index.len() - 4;
+                index[at..].copy_from_slice(&(size as u32 + 5).to_be_bytes());
+            }),
+            ("into the middle of batches", |index, _, _| {
+                index.chunks_exact_mut(8).for_each(|entry| entry[7] += 1);
+            }),
+            ("entries missing", |index, _, _| index.truncate(8)),
+        ];
+        for (what, damage) in damages {
+            for use_of_it in 0..4 {
+                let (mut offsets, mut stamps) = good.clone();
+                damage(&mut offsets, &mut stamps, size);
+                fs::write(&index, &offsets).unwrap();
+                fs::write(&times, &stamps).unwrap();
+                let mut reopen = open_of(&dir, small_segments());
+                reopen.clean_shutdown = true;
+                let (log, report) = Log::open(&shard, reopen).await.unwrap();
+                assert_eq!(report.segments_checked, 0, "{what}");
+                let inside = Offset(base / 2 * 2 + 2 * entries as i64);
+                let first_read = |from| {
+                    let log = log.clone();
+                    async move {
+                        let outcome = log.read(from, Offset(200), 1, true).await.unwrap();
+                        outcome.position.unwrap().offset
+                    }
+                };
+                match use_of_it {
+                    0 => {
+                        for at in base..log.log_end().0 {
+                            assert_eq!(first_read(Offset(at)).await.0, at / 2 * 2, "{what}");
+                        }
+                    }
+                    1 => {
+                        let time = NOW_MS + inside.0 / 2;
+                        let found = log.offset_for_timestamp(time).await.unwrap();
+                        assert_eq!(found.unwrap().offset, inside, "{what}");
+                    }
+                    2 => {
+                        let (one, two) = (first_read(inside), first_read(inside));
+                        let found = futures_lite::future::zip(one, two).await;
+                        assert_eq!(found, (inside, inside), "{what}");
+                    }
+                    _ => {
+                        log.truncate_to(inside).await.unwrap();
+                        assert_eq!(log.log_end(), inside, "{what}");
+                        fill(&log);
+                    }
+                }
+                assert_eq!(read_all(&log, Offset(0)).await, want, "{what}, {use_of_it}");
+                log.close().await.unwrap();
+                if what != "entries missing" {
+                    assert_eq!(fs::read(&index).unwrap(), good.0, "{what}, {use_of_it}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn a_clean_stop_is_believed_and_leaves_trimmed_indexes() {
     on_shard(|dir| async move {
         let shard = LogShard::new(ShardLimits::default());

@@ -1,0 +1,125 @@
+//! Owns the second making of a segment's index files, where they are missing or turn out to be
+//! wrong when somebody wants them: a start that believes a clean stop looks at sealed segments'
+//! indexes by their sizes only. On the log's shard. It never changes a segment's batches, and never
+//! decides what damage among these means: whoever reads them meets it.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::types::Offset;
+
+use super::error::LogError;
+use super::log::Log;
+use super::names::{FileKind, segment_file};
+use super::recover::{extent_of, implausible};
+use super::scan::{ScanError, Scanner};
+use super::segment::Segment;
+
+/// Whether an index file is not what it should be, rather than not to be read.
+pub(super) fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound
+    )
+}
+
+impl Log {
+    /// Loads a sealed segment's indexes, made again where they are damaged, once nobody else keeps
+    /// the log's files.
+    pub(super) async fn mend_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
+        let _permit = self.upkeep.acquire(1).await;
+        if self.check_usable().is_err() || !self.holds(segment) {
+            // Whoever asked looks again.
+            return Ok(());
+        }
+        self.load_or_make_indexes(segment)
+            .await
+            .map_err(|error| self.storage_error("index", error))
+    }
+
+    /// Makes the indexes of a segment again that led from an offset to a position where no batch
+    /// begins. Once only: if that was not the reason, the batches are damaged. True if they may lead
+    /// elsewhere now.
+    pub(super) async fn distrust_indexes(
+        &self,
+        segment: &Rc<Segment>,
+        from: Offset,
+        position: u64,
+    ) -> Result<bool, LogError> {
+        let _permit = self.upkeep.acquire(1).await;
+        if self.check_usable().is_err() || !self.holds(segment) {
+            return Ok(true);
+        }
+        if segment.is_reindexed() {
+            return Ok(segment.floor_position(from) != Some(position));
+        }
+        let made = self.make_indexes(segment, "they lead to where no batch begins");
+        made.await
+            .map_err(|error| self.storage_error("index", error))?;
+        Ok(true)
+    }
+
+    /// Whether the segment is still one of the log.
+    pub(super) fn holds(&self, segment: &Rc<Segment>) -> bool {
+        let state = self.state();
+        let live = state.segments.get(&segment.base());
+        live.is_some_and(|live| Rc::ptr_eq(live, segment))
+    }
+
+    /// By who holds the log's upkeep.
+    pub(super) async fn load_or_make_indexes(&self, segment: &Rc<Segment>) -> io::Result<()> {
+        let (dir, config) = {
+            let state = self.state();
+            (state.dir.clone(), state.config.clone())
+        };
+        let loaded = segment
+            .load_indexes(&dir, &config, &self.shard.index_budget)
+            .await;
+        match loaded {
+            Err(error) if is_damage(&error) => self.make_indexes(segment, &error.to_string()).await,
+            loaded => loaded,
+        }
+    }
+
+    /// By who holds the log's upkeep.
+    pub(super) async fn make_indexes(&self, segment: &Rc<Segment>, why: &str) -> io::Result<()> {
+        let (dir, config) = {
+            let state = self.state();
+            (state.dir.clone(), state.config.clone())
+        };
+        let Some(handles) = segment.handles() else {
+            return Ok(());
+        };
+        let path = dir.join(segment_file(segment.base(), FileKind::Log));
+        tracing::warn!(file = %path.display(), why, "indexes are made again");
+        let made = Segment::create(segment.base(), 0, 0, &config);
+        let mut scanner = Scanner::new(handles.reader, 0, segment.written());
+        let mut next = Offset::ZERO;
+        let damage = loop {
+            match scanner.next().await {
+                Ok(Some((position, batch))) => {
+                    if let Some(reason) = implausible(&batch, &made, next) {
+                        break Some((position, reason));
+                    }
+                    made.append(&extent_of(&batch), config.index_interval_bytes);
+                    next = batch.last_offset().next();
+                }
+                Ok(None) => break None,
+                Err(ScanError::Io(error)) => return Err(error),
+                Err(ScanError::Damaged { position, error }) => {
+                    break Some((position, error.to_string()));
+                }
+            }
+        };
+        if let Some((position, reason)) = &damage {
+            tracing::error!(
+                file = %path.display(), position, reason,
+                "damaged batch, the indexes lead no further"
+            );
+        }
+        made.seal();
+        segment.adopt_made_indexes(&made, damage.is_none());
+        self.shard.index_budget.charge(segment);
+        self.tolerate_no_space(segment.persist_indexes(&dir, segment.is_sealed()).await)
+    }
+}
