@@ -117,7 +117,9 @@ struct Waited {
 /// Moves the leader's log start; followers move theirs when their next fetch is answered.
 fn delete(shard: &Rc<Shard>, partition: &Rc<Partition>, wanted: i64) -> Result<Deleted, ErrorCode> {
     partition.check_epoch(-1, true)?;
-    if !partition.log.config().delete {
+    let config = partition.log.config();
+    // Under neither policy nothing goes but by this.
+    if config.compact && !config.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }
     let high_watermark = partition.high_watermark();

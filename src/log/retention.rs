@@ -105,20 +105,21 @@ fn plan(state: &LogState, now_ms: i64, high_watermark: Offset) -> Vec<RetentionC
     let config = &state.config;
     let total: u64 = state.segments.values().map(|segment| segment.size()).sum();
     let mut surplus = match config.retention_bytes {
-        limit if limit >= 0 => total.saturating_sub(limit as u64),
-        _ => 0,
+        limit if limit >= 0 => total.checked_sub(limit as u64),
+        _ => None,
     };
     let mut causes = Vec::new();
     for (base, segment) in &state.segments {
         let end = state.end_of(*base);
         let is_active = Rc::ptr_eq(segment, state.active());
         let settled = segment.written() == segment.size() && segment.handles().is_some();
-        if end > high_watermark || !settled || segment.size() == 0 {
+        // An empty one that is not the last is what Kafka's compaction may leave.
+        if end > high_watermark || !settled || (is_active && segment.size() == 0) {
             break;
         }
         let age_ms = now_ms.saturating_sub(segment.retention_timestamp());
         let by_time = config.delete && config.retention_ms >= 0 && age_ms > config.retention_ms;
-        let by_size = config.delete && surplus > 0 && surplus >= segment.size();
+        let by_size = config.delete && surplus.is_some_and(|surplus| surplus >= segment.size());
         let below_start = end <= state.marks.log_start() && !is_active;
         let cause = match (by_time, by_size, below_start) {
             (true, ..) => RetentionCause::Time,
@@ -126,7 +127,7 @@ fn plan(state: &LogState, now_ms: i64, high_watermark: Offset) -> Vec<RetentionC
             (.., true) => RetentionCause::LogStart,
             _ => break,
         };
-        surplus = surplus.saturating_sub(segment.size());
+        surplus = surplus.and_then(|surplus| surplus.checked_sub(segment.size()));
         causes.push(cause);
     }
     causes

@@ -2,6 +2,7 @@
 //! segment on, one for each reason, each as far as that reason reaches.
 
 use super::*;
+use crate::rt;
 
 /// A segment as the rules see it.
 #[derive(Clone, Debug)]
@@ -117,4 +118,33 @@ fn retention_gives_up_what_kafka_would() {
         }
     }
     assert!(causes.len() == 3, "{causes:?}");
+}
+
+#[test]
+fn an_empty_segment_that_kafkas_compaction_left_does_not_end_retention() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        let config = LogConfig {
+            retention_ms: 1000,
+            ..small_segments()
+        };
+        let (log, _) = open(&shard, &dir, config.clone()).await;
+        for _ in 0..100 {
+            append(&log, 2, 100);
+        }
+        log.close().await.unwrap();
+        // All its records had gone.
+        for kind in ["log", "index", "timeindex"] {
+            std::fs::write(&files(&log, kind)[0], b"").unwrap();
+        }
+        let mut reopen = open_of(&dir, config.clone());
+        reopen.clean_shutdown = true;
+        let (log, _) = Log::open(&shard, reopen).await.unwrap();
+        let (now_ms, end) = (rt::wall_ms() + 60_000, log.log_end().0);
+        let want = expected(&log, &config, now_ms, end);
+        assert!(want.len() > 3 && want[0] == 0);
+        let report = log.apply_retention(now_ms, Offset(end));
+        let bases: Vec<i64> = report.deleted.iter().map(|one| one.0.0).collect();
+        assert_eq!(bases, want);
+    });
 }
