@@ -131,63 +131,80 @@ fn the_quorum_is_the_same_whether_a_broker_or_a_controller_is_asked() {
     );
 }
 
-#[test]
-fn a_partition_moves_to_other_replicas_and_its_preferred_leader_is_elected() {
-    let cluster = Cluster::start(3, &["auto.create.topics.enable=false"]);
-    let bootstrap = cluster.bootstrap();
+/// Makes the topic t of one partition on two of three nodes; their ids, once one leads.
+fn replicas_of_new_topic(bootstrap: &str, describe: &[&str]) -> Vec<i32> {
     let create = ["topics", "create", "--topic", "t", "--partitions", "1"];
-    let more = [
-        "--replication-factor",
-        "2",
-        "--bootstrap-server",
-        &bootstrap,
-    ];
+    let more = ["--replication-factor", "2", "--bootstrap-server", bootstrap];
     run_with_input(&[&create[..], &more].concat(), "");
-    let describe = ["topics", "describe", "--topic", "t"];
-    let shown = until(&bootstrap, &describe, |text| {
+    let shown = until(bootstrap, describe, |text| {
         text.contains("\tLeader: ") && !text.contains("Leader: none")
     });
-    let replicas: Vec<i32> = shown
-        .split("\tReplicas: ")
-        .nth(1)
-        .and_then(|rest| rest.split('\t').next())
-        .unwrap()
-        .split(',')
-        .map(|id| id.parse().unwrap())
-        .collect();
-    let produce = ["produce", "--topic", "t", "--bootstrap-server", &bootstrap];
-    run_with_input(&produce, "a\nb\nc\n");
+    let replicas = shown.split("\tReplicas: ").nth(1);
+    let replicas = replicas.and_then(|rest| rest.split('\t').next()).unwrap();
+    replicas.split(',').map(|id| id.parse().unwrap()).collect()
+}
 
-    // To the node that has nothing of it, and to the second one.
-    let fresh = (1..=3).find(|id| !replicas.contains(id)).unwrap();
-    let target = format!("{fresh},{}", replicas[1]);
+/// Moves t-0 to other replicas; what the command printed when it began.
+fn reassign(bootstrap: &str, target: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("moves.json");
     let text = format!(
         r#"{{"version":1,"partitions":[{{"topic":"t","partition":0,"replicas":[{target}]}}]}}"#
     );
     std::fs::write(&file, text).unwrap();
-    let file = file.display().to_string();
-    let with_file = |action| {
-        let arguments = ["reassign", action, "--reassignment-json-file", &file];
-        arguments.map(str::to_owned)
-    };
-    let started = until(
-        &bootstrap,
-        &with_file("execute").each_ref().map(|s| s.as_str()),
-        |_| true,
-    );
+    let file = file.to_str().unwrap();
+    let with_file = |action| ["reassign", action, "--reassignment-json-file", file];
+    let started = until(bootstrap, &with_file("execute"), |_| true);
     assert!(
         started.contains("Successfully started partition reassignment for t-0"),
         "{started}"
     );
+    until(bootstrap, &with_file("verify"), |text| {
+        text.contains("Reassignment of partition t-0 is completed.")
+    });
+    started
+}
+
+#[test]
+fn a_replica_taken_away_while_its_broker_was_down_is_set_aside_when_it_is_back() {
+    let mut cluster = Cluster::start(3, &["auto.create.topics.enable=false"]);
+    let bootstrap = cluster.bootstrap();
+    let replicas = replicas_of_new_topic(&bootstrap, &["topics", "describe", "--topic", "t"]);
+    let produce = ["produce", "--topic", "t", "--bootstrap-server", &bootstrap];
+    run_with_input(&produce, "a\nb\nc\n");
+    let fresh = (1..=3).find(|id| !replicas.contains(id)).unwrap();
+    let gone = cluster.node(replicas[1]);
+    let live = gone.partition_dir("t", 0);
+    let home = live.parent().unwrap().to_owned();
+    assert!(live.is_dir());
+    gone.kill();
+    reassign(&bootstrap, &format!("{},{fresh}", replicas[0]));
+    cluster.node(replicas[1]).restart();
+    let names = std::fs::read_dir(&home).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.starts_with("t-0.") && name.ends_with("-stray")));
+    assert!(!live.exists());
+    let consume = ["consume", "--topic", "t", "--from-beginning"];
+    let some = ["--max-messages", "3", "--bootstrap-server", &bootstrap];
+    let read = run_with_input(&[&consume[..], &some].concat(), "");
+    assert_eq!(read, "a\nb\nc\n");
+}
+
+#[test]
+fn a_partition_moves_to_other_replicas_and_its_preferred_leader_is_elected() {
+    let cluster = Cluster::start(3, &["auto.create.topics.enable=false"]);
+    let bootstrap = cluster.bootstrap();
+    let describe = ["topics", "describe", "--topic", "t"];
+    let replicas = replicas_of_new_topic(&bootstrap, &describe);
+    let produce = ["produce", "--topic", "t", "--bootstrap-server", &bootstrap];
+    run_with_input(&produce, "a\nb\nc\n");
+
+    // To the node that has nothing of it, and to the second one.
+    let fresh = (1..=3).find(|id| !replicas.contains(id)).unwrap();
+    let target = format!("{fresh},{}", replicas[1]);
+    let started = reassign(&bootstrap, &target);
     let back = format!(r#""replicas":[{},{}]"#, replicas[0], replicas[1]);
     assert!(started.contains(&back), "no way back in {started}");
-    until(
-        &bootstrap,
-        &with_file("verify").each_ref().map(|s| s.as_str()),
-        |text| text.contains("Reassignment of partition t-0 is completed."),
-    );
     until(&bootstrap, &["reassign", "list"], |text| {
         text == "No partition reassignments found.\n"
     });

@@ -166,15 +166,15 @@ impl LogDirs {
         Ok(cluster_id)
     }
 
-    /// What the shards must know of the directories. Leftovers of deleted topics go; partitions of
-    /// topics that the metadata does not know are set aside as stray.
+    /// What the shards must know of the directories. Leftovers of deleted topics go; partitions that
+    /// the metadata does not know, or that have no replica here any more, are set aside as stray.
     pub async fn read(&self, image: &Image, node: NodeId) -> Result<Directories, DirectoriesError> {
         let mut read = Vec::with_capacity(self.entries.len());
         for entry in &self.entries {
             let (Some(dir), Some(id)) = (entry.online(), entry.id.get()) else {
                 continue;
             };
-            match read_one(dir, id, image).await {
+            match read_one(dir, id, image, node).await {
                 Ok(facts) => read.push((entry, facts)),
                 Err(error) => entry.give_up(&error),
             }
@@ -382,7 +382,12 @@ async fn settle_move(
     Ok(())
 }
 
-async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, DirError> {
+async fn read_one(
+    dir: &LogDir,
+    id: Uuid,
+    image: &Image,
+    node: NodeId,
+) -> Result<DirFacts, DirError> {
     let clean = dir.take_clean_marker().await?.is_some();
     let removed = dir.remove_doomed().await?;
     if removed > 0 {
@@ -402,13 +407,19 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
         }
     }
     let topic_ids = dir.topic_ids_of(&names).await?;
+    // The topic of that name, if it has a replica of the partition here.
+    let topic_here = |name: &str, partition: i32| {
+        image.topic_by_name(name).filter(|topic| {
+            let registered = topic.partition(partition);
+            registered.is_some_and(|registered| registered.replicas.contains(&node))
+        })
+    };
     for ((name, topic_id), kind) in names.into_iter().zip(topic_ids).zip(kinds) {
         let (topic, partition) = match kind {
             PartitionDir::Live { topic, partition } => (topic, partition),
             PartitionDir::Future { topic, partition } => {
                 let key = (topic, partition);
-                let known = image.topic_by_name(&key.0);
-                let known = known.filter(|known| known.has_partition(partition));
+                let known = topic_here(&key.0, partition);
                 match known.filter(|known| topic_id == Some(known.id)) {
                     Some(known) if !futures.contains_key(&key) => {
                         futures.insert(key, (known.id, name));
@@ -420,20 +431,19 @@ async fn read_one(dir: &LogDir, id: Uuid, image: &Image) -> Result<DirFacts, Dir
             }
             _ => continue,
         };
-        let known = image.topic_by_name(&topic).filter(|known| {
-            topic_id.is_none_or(|id| id == known.id) && known.has_partition(partition)
-        });
+        let known =
+            topic_here(&topic, partition).filter(|known| topic_id.is_none_or(|id| id == known.id));
         if let Some(known) = known {
             present.insert((topic, partition), known.id);
             continue;
         }
         match dir.make_stray(&topic, partition).await {
             Ok(aside) => {
-                tracing::warn!(dir = %dir.path().display(), name, aside, "partition is not of this cluster, set aside");
+                tracing::warn!(dir = %dir.path().display(), name, aside, "no replica of this broker, set aside");
             }
             // A full disk may have no room for the new name; the next start tries again.
             Err(error) if error.is_no_space() => {
-                tracing::warn!(dir = %dir.path().display(), name, %error, "partition is not of this cluster");
+                tracing::warn!(dir = %dir.path().display(), name, %error, "no replica of this broker");
             }
             Err(error) => return Err(error),
         }
