@@ -351,8 +351,19 @@ impl Log {
         }
         let _permit = self.upkeep.acquire(1).await;
         self.writer_idle().await;
+        {
+            // Nothing of this log may be told behind the change below.
+            let mut state = self.state_mut();
+            if matches!(state.status, Status::Open) {
+                state.status = Status::Truncating;
+            }
+            state.pending.clear();
+        }
         // A partition that comes back under the same id must not get the old records.
-        self.tell_journal(Offset::ZERO, Change::StartOver).await?;
+        if let Err(error) = self.tell_journal(Offset::ZERO, Change::StartOver).await {
+            self.go_with_journal(&error);
+            return Err(error);
+        }
         self.stop_flushes().await;
         let dir = self.dir();
         let name = names::delete_dir(self.topic(), self.partition(), random_id());

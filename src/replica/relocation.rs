@@ -5,6 +5,8 @@
 //! The controller hears of the new directory before the copy takes the log's place (KIP-858), or a
 //! directory that fails right afterwards would be one in which it knows no replica.
 
+use std::cmp::Ordering;
+
 use super::history::{History, Position, divergence};
 use crate::types::{LeaderEpoch, Offset};
 
@@ -96,7 +98,12 @@ impl Relocation {
             Some(to) => return Some(Move::Cut(to)),
             None => {}
         }
-        (start < log.log_start()).then(|| Move::StartAt(log.log_start()))
+        match start.cmp(&log.log_start()) {
+            Ordering::Less => Some(Move::StartAt(log.log_start())),
+            Ordering::Equal => None,
+            // It lacks the log's beginning.
+            Ordering::Greater => Some(Move::StartOver(log.log_start())),
+        }
     }
 
     /// What a copy with a prefix of the log does next; `None` if it has all there is and the rest

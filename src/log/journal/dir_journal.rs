@@ -19,7 +19,7 @@ use super::super::cache::LogKey;
 use super::super::error::{LogError, StorageFailure};
 use super::super::log::Log;
 use super::super::write_queue::is_no_space;
-use super::file::JournalFile;
+use super::file::{Head, JournalFile};
 use super::frame::{Change, ENTRY_BYTES, Entry, FRAME_BYTES_MAX, HEADER_BYTES};
 use super::left::Journals;
 use super::part::JournalPart;
@@ -48,7 +48,7 @@ struct Told {
 
 /// Frames to be given up: up to where, and what they tell.
 struct Behind {
-    head: u64,
+    head: Head,
     logs: Vec<(LogKey, Rc<Log>, Offset)>,
 }
 
@@ -128,9 +128,10 @@ impl DirJournal {
             State::Refused(None) => false,
             State::Making | State::Ready(_) | State::Failed(_) | State::Ended => false,
         };
-        // Logs that wait for room go first: what they lack was acknowledged.
+        // Never beside old ones: a log that takes back from them would be told of in part, and one
+        // that waits for room goes first.
         let left = self.left.as_ref();
-        may_be_made && left.is_none_or(|left| !left.is_any_late() && left.begin_making())
+        may_be_made && left.is_none_or(|left| left.are_gone() && left.begin_making())
     }
 
     async fn make(&self, was_refused: bool) {
@@ -221,6 +222,9 @@ impl DirJournal {
             }
             if self.durable.get() >= change {
                 return Ok(());
+            }
+            if matches!(*self.state.borrow(), State::Ended) {
+                return Err(LogError::Closed);
             }
             self.moved.wait().await;
         }
@@ -355,6 +359,8 @@ impl DirJournal {
     pub(super) async fn end(&self) -> io::Result<()> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Ended);
         self.unflushed.borrow_mut().clear();
+        self.changes.borrow_mut().clear();
+        self.moved.notify_all();
         match state {
             State::Ready(file) => file.remove().await,
             State::Failed(failure) => Err(io::Error::new(failure.source.kind(), failure)),

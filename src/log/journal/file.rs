@@ -6,7 +6,8 @@
 //! no frame changes anything but its data: the file system has nothing to record with the flush.
 //! A frame never wraps: what is left before the file's end is skipped. Frames are numbered without
 //! a gap; a reader takes the longest unbroken run that ends in the highest number, so what an
-//! earlier turn around the ring left behind is either older than the run or a true part of it.
+//! earlier turn around the ring left behind is either older than the run or a true part of it. The
+//! last frame says how far back frames were needed: a run that begins later has lost some.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -36,6 +37,15 @@ pub(super) struct JournalFile {
     id: Uuid,
     place: RefCell<Place>,
     sequence: Cell<u64>,
+    /// Number of the first frame that is still needed.
+    needed_from: Cell<u64>,
+}
+
+/// What was told up to a moment: where it ends, and the number of the first frame behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    position: u64,
+    sequence: u64,
 }
 
 /// Where frames lie, as positions that only grow; the file offset is the rest by its size.
@@ -88,6 +98,7 @@ impl JournalFile {
                 tail: 0,
             }),
             sequence: Cell::new(1),
+            needed_from: Cell::new(1),
         })
     }
 
@@ -108,15 +119,24 @@ impl JournalFile {
 
     /// Where the next frame will begin or later: what to give [`JournalFile::release`] once all
     /// that was told before is in the segments.
-    pub fn head(&self) -> u64 {
-        self.place.borrow().head
+    pub fn head(&self) -> Head {
+        Head {
+            position: self.place.borrow().head,
+            sequence: self.sequence.get(),
+        }
     }
 
-    /// Frames that end at or before `head` are not needed any more.
-    pub fn release(&self, head: u64) {
+    /// Frames before `head` are not needed any more.
+    pub fn release(&self, head: Head) {
         let mut place = self.place.borrow_mut();
-        assert!(head <= place.head, "released to {head} in {place:?}");
-        place.tail = place.tail.max(head);
+        let position = head.position;
+        assert!(
+            position <= place.head,
+            "released to {position} in {place:?}"
+        );
+        place.tail = place.tail.max(position);
+        let needed_from = self.needed_from.get().max(head.sequence);
+        self.needed_from.set(needed_from);
     }
 
     /// Writes a frame and makes it durable; its bytes. Only one at a time, and only where
@@ -131,6 +151,7 @@ impl JournalFile {
         let stamp = Stamp {
             journal: self.id,
             sequence: self.sequence.get(),
+            needed_from: self.needed_from.get(),
         };
         let mut buffer = AlignedBuf::zeroed(len as usize);
         frame::encode(stamp, entries, &mut buffer);

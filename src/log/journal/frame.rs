@@ -10,8 +10,9 @@
 //! | 12..16 | length of the frame without its padding |
 //! | 16..32 | id of the journal file it was written for |
 //! | 32..40 | sequence number, one more than that of the frame before |
-//! | 40..44 | number of entries |
-//! | 44..48 | zero |
+//! | 40..48 | sequence number of the oldest frame that is still needed |
+//! | 48..52 | number of entries |
+//! | 52..56 | zero |
 //!
 //! An entry is its kind (1 byte, then 3 of zero), partition (4), topic id (16), offset (8), length
 //! (4) and that many bytes: whole record batches as they lie in the segment, leader epoch and all,
@@ -28,8 +29,8 @@ pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Largest frame: a round with more in it flushes segments instead.
 pub(super) const FRAME_BYTES_MAX: u64 = 1 << 20;
 
-const MAGIC: u64 = u64::from_be_bytes(*b"HWJRNL\0\x01");
-pub(super) const HEADER_BYTES: usize = 48;
+const MAGIC: u64 = u64::from_be_bytes(*b"HWJRNL\0\x02");
+pub(super) const HEADER_BYTES: usize = 56;
 const CHECKED_FROM: usize = 12;
 pub(super) const ENTRY_BYTES: usize = 36;
 
@@ -61,6 +62,16 @@ impl Entry {
         ENTRY_BYTES + self.body_size()
     }
 
+    /// With memory of its own.
+    pub(super) fn detached(mut self) -> Entry {
+        if let Change::Batches(parts) = &mut self.change {
+            for part in parts {
+                *part = Bytes::copy_from_slice(part);
+            }
+        }
+        self
+    }
+
     fn body_size(&self) -> usize {
         match &self.change {
             Change::Batches(parts) => parts.iter().map(Bytes::len).sum(),
@@ -83,6 +94,8 @@ impl Entry {
 pub(super) struct Stamp {
     pub journal: Uuid,
     pub sequence: u64,
+    /// Number of the oldest frame, this one at the latest, that tells what the segments may lack.
+    pub needed_from: u64,
 }
 
 /// Bytes of a frame with these entries, padding included.
@@ -101,6 +114,7 @@ pub(super) fn encode(stamp: Stamp, entries: &[Entry], out: &mut [u8]) {
     rest.put_u32(length as u32);
     rest.put_slice(&stamp.journal.0);
     rest.put_u64(stamp.sequence);
+    rest.put_u64(stamp.needed_from);
     rest.put_u32(entries.len() as u32);
     rest.put_u32(0);
     for entry in entries {
@@ -134,6 +148,7 @@ pub(super) fn decode(bytes: &Bytes) -> Option<(Stamp, Vec<Entry>, u64)> {
     let mut journal = [0; 16];
     header.copy_to_slice(&mut journal);
     let sequence = header.get_u64();
+    let needed_from = header.get_u64();
     let count = header.get_u32();
     let fits = (HEADER_BYTES..=bytes.len()).contains(&length);
     if !fits || crc32c::crc32c(&bytes[CHECKED_FROM..length]) != crc {
@@ -147,6 +162,7 @@ pub(super) fn decode(bytes: &Bytes) -> Option<(Stamp, Vec<Entry>, u64)> {
     let stamp = Stamp {
         journal: Uuid(journal),
         sequence,
+        needed_from,
     };
     let taken = (length as u64).next_multiple_of(BLOCK_BYTES);
     rest.is_empty().then_some((stamp, entries, taken))
@@ -210,6 +226,7 @@ mod tests {
         Stamp {
             journal: Uuid::from_halves(3, 4),
             sequence: 99,
+            needed_from: 90,
         }
     }
 
@@ -248,7 +265,7 @@ mod tests {
 
     #[test]
     fn hostile_lengths_and_counts_are_no_frame() {
-        for (at, value) in [(12, u32::MAX), (12, 0), (40, u32::MAX), (80, u32::MAX)] {
+        for (at, value) in [(12, u32::MAX), (12, 0), (48, u32::MAX), (88, u32::MAX)] {
             let mut bytes = encoded();
             bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
             let length = u32::from_be_bytes(bytes[12..16].try_into().unwrap()) as usize;

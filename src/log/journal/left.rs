@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,9 +51,11 @@ struct Owed {
     was_late: bool,
     /// All others were opened.
     started: bool,
-    /// Whom the files say something of, taken back or not; empty once they are gone for good.
+    /// Whom the files say something of, taken back or not; empty once they are gone.
     told: AHashSet<PartitionId>,
     removed: bool,
+    /// For good: their removal has reached the disk.
+    gone: bool,
 }
 
 impl Journals {
@@ -78,18 +81,26 @@ impl Journals {
             while position < bytes.len() {
                 let taken = match frame::decode(&bytes.slice(position..)) {
                     Some((stamp, entries, taken)) if stamp.journal == id => {
-                        frames.insert(stamp.sequence, entries);
+                        frames.insert(stamp.sequence, (stamp.needed_from, entries));
                         taken
                     }
                     _ => BLOCK_BYTES,
                 };
                 position += taken as usize;
             }
-            let frames = last_run(frames);
+            let (frames, lost) = last_run(frames);
             tracing::info!(file = %path.display(), frames = frames.len(), "journal read");
+            if !lost.is_empty() {
+                tracing::error!(
+                    file = %path.display(), first = lost.start, last = lost.end - 1,
+                    "these frames of the journal are damaged, or were given up in its last moment: \
+                     what they made durable may be lost"
+                );
+            }
             for entry in frames.into_iter().flatten() {
                 let told = partitions.entry(entry.partition).or_default();
-                told.push((id, entry));
+                // Not as a part of the whole file, which would stay in memory with it.
+                told.push((id, entry.detached()));
             }
             found.files.push((id, path));
         }
@@ -144,9 +155,9 @@ impl Journals {
         self.owed().partitions.contains_key(&partition)
     }
 
-    /// Whether a log that could not be opened has still to take back what they say of it.
-    pub(super) fn is_any_late(&self) -> bool {
-        !self.owed().late.is_empty()
+    /// Whether no start will find them any more, if there were any.
+    pub(super) fn are_gone(&self) -> bool {
+        self.files.is_empty() || self.owed().gone
     }
 
     pub(super) fn was_any_late(&self) -> bool {
@@ -230,7 +241,9 @@ impl Journals {
         if let Some(log_dir) = self.files.first().and_then(|(_, path)| path.parent()) {
             rt::fs::sync_dir(log_dir).await?;
         }
-        self.owed().told.clear();
+        let mut owed = self.owed();
+        owed.told.clear();
+        owed.gone = true;
         Ok(())
     }
 }
@@ -255,19 +268,25 @@ async fn read_whole(path: &Path) -> io::Result<Bytes> {
     Ok(whole.freeze())
 }
 
-/// The longest unbroken run of frames that ends in the highest number.
-fn last_run(mut frames: BTreeMap<u64, Vec<Entry>>) -> Vec<Vec<Entry>> {
+/// The longest unbroken run of frames that ends in the highest number, and the numbers of those
+/// before it that the last one says are needed.
+fn last_run(mut frames: BTreeMap<u64, (u64, Vec<Entry>)>) -> (Vec<Vec<Entry>>, Range<u64>) {
     let mut run = Vec::new();
-    let mut next = None;
-    while let Some((sequence, entries)) = frames.pop_last() {
-        if next.is_some_and(|next| sequence + 1 != next) {
+    let mut needed_from = u64::MAX;
+    let mut first = None;
+    while let Some((sequence, (needed, entries))) = frames.pop_last() {
+        if first.is_some_and(|first| sequence + 1 != first) {
             break;
         }
-        next = Some(sequence);
+        if first.is_none() {
+            needed_from = needed;
+        }
+        first = Some(sequence);
         run.push(entries);
     }
     run.reverse();
-    run
+    let first = first.unwrap_or_default();
+    (run, needed_from.min(first)..first)
 }
 
 #[cfg(test)]
@@ -275,9 +294,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_unbroken_run_of_frames_counts() {
-        let frames = [1, 2, 3, 5, 6].map(|sequence| (sequence, Vec::new()));
-        assert_eq!(last_run(BTreeMap::from(frames)).len(), 2);
-        assert!(last_run(BTreeMap::new()).is_empty());
+    fn only_the_last_unbroken_run_of_frames_counts_and_what_it_lacks_is_told() {
+        let run = |sequences: &[u64], needed| {
+            let frames = sequences.iter().map(|one| (*one, (needed, Vec::new())));
+            let (run, lost) = last_run(frames.collect());
+            (run.len(), lost)
+        };
+        assert_eq!(run(&[1, 2, 3, 5, 6], 5), (2, 5..5));
+        assert_eq!(run(&[1, 2, 3, 5, 6], 2), (2, 2..5));
+        assert_eq!(run(&[5, 6], 6), (2, 5..5));
+        assert_eq!(run(&[], 0), (0, 0..0));
     }
 }

@@ -126,8 +126,10 @@ impl Log {
                 continue;
             }
             let is_empty = self.log_start() == end;
-            if base != end && (is_empty || (base > end && base <= start)) {
-                // Whatever is missing before it was deleted.
+            let was_deleted = base > end && base <= start;
+            if was_deleted || (base < end && is_empty) {
+                // Nothing is missing before it. Where that was not told, something is: a log that
+                // began behind it would take its followers there.
                 self.truncate_fully_and_start_at(base).await?;
                 upto = base;
             }
@@ -136,6 +138,7 @@ impl Log {
             if base != self.log_end() || older {
                 tracing::error!(
                     dir = %self.dir().display(), log_end = %end, batch = %base, epoch = epoch.0,
+                    batches = replay.batches.len(), last = %replay.batches.last().map_or(end, Batch::last_offset),
                     "the journal does not continue the log, the rest of it is not taken"
                 );
                 break;

@@ -240,7 +240,7 @@ fn a_log_that_found_no_room_takes_the_journal_back_in_the_same_life() {
 }
 
 /// A log that started over at 7000 and got batches that only frames have, with its files gone: it is
-/// opened on a full disk while a new journal is at work.
+/// opened on a full disk while others are at work, without a journal.
 async fn begin_late(disk: &Disk, room: u64) -> bool {
     let (shard, _) = begin().await;
     let mut logs = Vec::new();
@@ -248,7 +248,7 @@ async fn begin_late(disk: &Disk, room: u64) -> bool {
         let open = open_in(partition, SegmentIo::Buffered);
         logs.push(Log::open(&shard, open).await.unwrap().0);
     }
-    while shard.flush_stats().journal_frames == 0 {
+    for _ in 0..10 {
         for log in &logs {
             append(log, 1, 900);
         }
@@ -257,6 +257,7 @@ async fn begin_late(disk: &Disk, room: u64) -> bool {
         }
         crate::rt::sleep(Duration::from_millis(20)).await;
     }
+    assert_eq!(shard.flush_stats().journal_frames, 0, "two journals");
     remove_segments(0).await;
     disk.set_capacity(Some(disk.used() + room));
     let opened = Log::open(&shard, open_in(0, SegmentIo::Buffered)).await;
@@ -276,7 +277,7 @@ async fn remove_segments(partition: i32) {
 }
 
 #[test]
-fn taking_back_in_vain_tells_the_new_journal_nothing_of_it() {
+fn no_new_journal_is_made_beside_an_old_one_of_which_a_log_has_taken_back_in_vain() {
     let mut refused = 0;
     for seed in 0..30 {
         let world = World::new(seed);
@@ -323,7 +324,7 @@ fn taking_back_in_vain_tells_the_new_journal_nothing_of_it() {
     assert!(refused > 5, "only {refused} found the disk full");
 }
 
-/// All logs have frames; the first one starts over in between.
+/// All logs have frames; the first one starts over in between, the second where it ends.
 async fn fill_over() {
     crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
     crate::rt::fs::sync_dir("/").await.unwrap();
@@ -332,10 +333,10 @@ async fn fill_over() {
         round(&logs).await;
         crate::rt::sleep(Duration::from_millis(20)).await;
     }
-    logs[0]
-        .truncate_fully_and_start_at(Offset(7000))
-        .await
-        .unwrap();
+    // Of the second, too, all that counts is in frames.
+    for (log, start) in [(&logs[0], Offset(7000)), (&logs[1], logs[1].log_end())] {
+        log.truncate_fully_and_start_at(start).await.unwrap();
+    }
     for _ in 0..20 {
         round(&logs).await;
     }
@@ -513,4 +514,101 @@ fn a_journal_that_a_full_disk_refused_is_made_once_there_is_room() {
             crate::rt::sleep(Duration::from_millis(20)).await;
         }
     });
+}
+
+#[test]
+fn a_log_whose_beginning_is_damaged_does_not_begin_where_the_journal_does() {
+    let (mut lost, mut whole) = (0, 0);
+    for seed in 0..20 {
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let found = Rc::new(Cell::new(None));
+        let (known, told) = (ends.clone(), found.clone());
+        start(&node, move || {
+            let (known, told) = (known.clone(), told.clone());
+            async move {
+                if known.borrow().is_empty() {
+                    fill(SegmentIo::Buffered, &known).await;
+                } else {
+                    let (_, logs) = open_all(SegmentIo::Buffered).await.unwrap();
+                    told.set(Some((logs[0].log_start(), logs[0].log_end())));
+                    assert_eq!(logs[1].log_end(), Offset(120));
+                }
+                std::future::pending().await
+            }
+        });
+        let all = || ends.borrow().first() == Some(&Offset(120));
+        assert!(world.run_until(Duration::from_secs(60), all), "{ends:?}");
+        node.kill();
+        let first = format!("{LOG_DIR}/orders-0/00000000000000000000.log");
+        assert!(node.disk().corrupt(first, 100, b"damage"));
+        node.restart();
+        let opened = || found.get().is_some();
+        assert!(world.run_until(Duration::from_secs(60), opened));
+        match found.get() {
+            Some((Offset(0), Offset(0))) => lost += 1,
+            Some((Offset(0), Offset(120))) => whole += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    println!("{lost} lost what no journal had, {whole} did not");
+    assert!(lost > 0);
+}
+
+/// A partition leaves with a batch that is not flushed yet and comes back under the same id, empty.
+async fn leave_and_come_back(shard: &Rc<LogShard>, logs: &[Rc<Log>], pause: Duration) {
+    for log in logs {
+        append(log, 2, 900);
+    }
+    crate::rt::sleep(pause).await;
+    append(&logs[0], 2, 900);
+    logs[0].mark_deleted().await.unwrap();
+    logs[0].delete_files(Duration::ZERO).await.unwrap();
+    let (again, _) = Log::open(shard, open_in(0, SegmentIo::Buffered))
+        .await
+        .unwrap();
+    assert_eq!(again.log_end(), Offset(0));
+    round(&logs[1..]).await;
+}
+
+#[test]
+fn a_partition_that_left_with_unflushed_batches_and_came_back_does_not_get_them_from_the_journal() {
+    for seed in 0..60 {
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let life = Rc::new(Cell::new(0));
+        let lives = life.clone();
+        start(&node, move || {
+            let lives = lives.clone();
+            async move {
+                if lives.get() == 0 {
+                    crate::rt::fs::create_dir_all(LOG_DIR).await.unwrap();
+                    crate::rt::fs::sync_dir("/").await.unwrap();
+                    let (shard, logs) = open_all(SegmentIo::Buffered).await.unwrap();
+                    for _ in 0..20 {
+                        round(&logs).await;
+                    }
+                    assert!(shard.flush_stats().journal_frames > 0);
+                    let pause = Duration::from_micros(seed * 20);
+                    leave_and_come_back(&shard, &logs, pause).await;
+                } else {
+                    let (_, logs) = open_all(SegmentIo::Buffered).await.unwrap();
+                    let first = &logs[0];
+                    assert_eq!((first.log_start(), first.log_end()), (Offset(0), Offset(0)));
+                }
+                lives.set(lives.get() + 1);
+                std::future::pending().await
+            }
+        });
+        for count in 1..=2 {
+            let lived = || life.get() == count;
+            assert!(
+                world.run_until(Duration::from_secs(60), lived),
+                "seed {seed}"
+            );
+            node.kill();
+            node.restart();
+        }
+    }
 }
