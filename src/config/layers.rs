@@ -7,6 +7,7 @@ use super::broker_table::{broker_definition, broker_definitions};
 use super::definition::{Definition, Kind, items, shown};
 use super::group_table::{client_metrics_definitions, group_definitions};
 use super::topic_table::{TopicDefinition, topic_definition, topic_definitions};
+use crate::log::validator::INFLATED_BYTES_DEFAULT;
 use crate::log::{CleanerSettings, LogConfig, ProducerLimits, SegmentIo};
 use crate::wire::batch::TimestampType;
 use crate::wire::codec::Codec;
@@ -369,6 +370,11 @@ impl Layers<'_> {
             segment_index_bytes: size("segment.index.bytes"),
             max_message_bytes: size("max.message.bytes"),
             max_decompressed_message_bytes: size("max.decompressed.message.bytes"),
+            inflated_batch_bytes: self
+                .broker_value("highwater.inflated.batch.bytes")
+                .trim()
+                .parse()
+                .unwrap_or(INFLATED_BYTES_DEFAULT as u32),
             compact: items(&policy).any(|item| item == "compact"),
             delete: items(&policy).any(|item| item == "delete"),
             timestamp_type: if text("message.timestamp.type") == "LogAppendTime" {

@@ -277,3 +277,20 @@ fn the_cleaners_of_all_shards_share_what_the_broker_gives() {
     };
     assert_eq!(plain.cleaner_settings(1), CleanerSettings::default());
 }
+
+#[test]
+fn what_a_batch_may_inflate_to_is_the_brokers_setting() {
+    for (line, bytes) in [
+        ("", 64 << 20),
+        ("highwater.inflated.batch.bytes=1073741824", 1 << 30),
+    ] {
+        let config = config(line);
+        let layers = Layers {
+            config: &config,
+            broker: None,
+            cluster: None,
+        };
+        let found = layers.log_config(&Values::new()).inflated_batch_bytes;
+        assert_eq!(found, bytes);
+    }
+}

@@ -34,7 +34,7 @@ const fn define(
 const TOPIC_SETTINGS: &[TopicDefinition] = &[
     define("cleanup.policy", Kind::ListOf(&["compact", "delete"]), "log.cleanup.policy", "delete", "What happens to old records: deleted, compacted, or both."),
     define("compression.gzip.level", Kind::IntOr(-1, 1, 9), "compression.gzip.level", "-1", "Level when compression.type is gzip."),
-    define("compression.lz4.level", Kind::Int(1, 17), "compression.lz4.level", "9", "Level when compression.type is lz4."),
+    define("compression.lz4.level", Kind::Int(1, 17), "compression.lz4.level", "9", "Level when compression.type is lz4: no effect, only the fast compressor of the default level is there."),
     define("compression.type", Kind::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]), "compression.type", "producer", "How batches are stored: as the producer sent them, or recompressed."),
     define("compression.zstd.level", Kind::Int(-131072, 22), "compression.zstd.level", "3", "Level when compression.type is zstd."),
     define("delete.retention.ms", Kind::Long(0, i64::MAX), "log.cleaner.delete.retention.ms", "86400000", "How long compaction keeps tombstones."),

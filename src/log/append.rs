@@ -406,7 +406,7 @@ impl Log {
             compression: config.compression,
             compression_level: config.compression_level,
             record_bytes_max: config.max_decompressed_message_bytes as usize,
-            ..ValidationRules::default()
+            inflated_bytes_max: config.inflated_batch_bytes as usize,
         }
     }
 }

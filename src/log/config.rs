@@ -5,6 +5,8 @@
 use crate::wire::batch::TimestampType;
 use crate::wire::codec::Codec;
 
+use super::validator::INFLATED_BYTES_DEFAULT;
+
 /// How segment bytes reach the disk (`highwater.segment.io`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentIo {
@@ -49,6 +51,8 @@ pub struct LogConfig {
     pub segment_index_bytes: u32,
     pub max_message_bytes: u32,
     pub max_decompressed_message_bytes: u32,
+    /// What a producer's compressed batch may inflate to.
+    pub inflated_batch_bytes: u32,
     /// `cleanup.policy` contains `compact`.
     pub compact: bool,
     /// `cleanup.policy` contains `delete`.
@@ -86,6 +90,7 @@ impl Default for LogConfig {
             segment_index_bytes: 10 << 20,
             max_message_bytes: (1 << 20) + 12,
             max_decompressed_message_bytes: i32::MAX as u32 - 8,
+            inflated_batch_bytes: INFLATED_BYTES_DEFAULT as u32,
             compact: false,
             delete: true,
             timestamp_type: TimestampType::CreateTime,

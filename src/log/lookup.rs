@@ -12,7 +12,7 @@ use super::log::Log;
 use super::producers::{ProducerDescription, ProducerError, VerificationGuard};
 use super::scan::{ScanError, Scanner};
 use super::segment::Segment;
-use super::validator::INFLATED_BYTES_MAX;
+use super::validator::STORED_INFLATED_BYTES_MAX;
 
 /// A record found by its timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,7 +233,7 @@ impl Log {
         let stamped = batch.timestamp_type() == TimestampType::LogAppendTime;
         let stamp = stamped.then(|| batch.max_timestamp());
         let records = batch
-            .records(INFLATED_BYTES_MAX)
+            .records(STORED_INFLATED_BYTES_MAX)
             .map_err(|error| damaged(&error))?;
         for record in records {
             let record = record.map_err(|error| damaged(&error))?;

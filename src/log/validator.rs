@@ -29,10 +29,13 @@ mod replicated;
 
 pub use replicated::{Replicated, ReplicatedError, check_replicated};
 
-/// What a compressed batch may inflate to while it is validated: 64 times the default
-/// `max.message.bytes`, beyond what the codecs reach on anything but constant data. One batch is
-/// inflated at a time on a core, so this is also what validation may cost a core in memory.
-pub const INFLATED_BYTES_MAX: usize = 64 << 20;
+/// What a producer's compressed batch may inflate to unless it is set otherwise: 64 times the
+/// default `max.message.bytes`, beyond what the codecs reach on anything but constant data. One batch
+/// is inflated at a time on a core, so this is also what validation may cost a core in memory.
+pub const INFLATED_BYTES_DEFAULT: usize = 64 << 20;
+/// What a batch that lies in a log may inflate to, and the most that can be set for producers: a
+/// leader of another make may have taken it.
+pub const STORED_INFLATED_BYTES_MAX: usize = 1 << 30;
 /// Inflate memory kept for the next batch; more is given back. Covers a full batch of the default
 /// size at the common ratios.
 const SCRATCH_BYTES_KEPT: usize = 8 << 20;
@@ -93,7 +96,7 @@ impl Default for ValidationRules {
             compression: None,
             compression_level: None,
             record_bytes_max: i32::MAX as usize,
-            inflated_bytes_max: INFLATED_BYTES_MAX,
+            inflated_bytes_max: INFLATED_BYTES_DEFAULT,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use super::super::segment::BatchExtent;
 use super::super::txn_index::AbortedTxn;
-use super::super::validator::INFLATED_BYTES_MAX;
+use super::super::validator::STORED_INFLATED_BYTES_MAX;
 use super::offset_map::OffsetMap;
 use super::rewrite::{Selection, write_empty, write_selected};
 use super::transactions::CleanedTransactions;
@@ -176,7 +176,7 @@ impl Filter {
         kept: &mut Kept,
     ) -> Result<Option<(usize, i64, usize)>, BatchError> {
         let start = kept.bytes.len();
-        let body = batch.inflate(INFLATED_BYTES_MAX, scratch)?;
+        let body = batch.inflate(STORED_INFLATED_BYTES_MAX, scratch)?;
         let mut selection = Selection {
             max_timestamp: i64::MIN,
             ..Selection::default()

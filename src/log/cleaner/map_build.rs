@@ -2,7 +2,7 @@
 //! and are not of an aborted transaction. Pure; it moves between the shard and the threads that
 //! compute for it. It never looks at what lies before the dirty part.
 
-use super::super::validator::INFLATED_BYTES_MAX;
+use super::super::validator::STORED_INFLATED_BYTES_MAX;
 use super::filter::control_kind;
 use super::offset_map::OffsetMap;
 use super::transactions::CleanedTransactions;
@@ -65,7 +65,7 @@ impl MapBuild {
         {
             return Ok(false);
         }
-        let mut rest = batch.inflate(INFLATED_BYTES_MAX, &mut self.scratch)?;
+        let mut rest = batch.inflate(STORED_INFLATED_BYTES_MAX, &mut self.scratch)?;
         for index in 0..batch.record_count() {
             let (record, tail) =
                 RecordRef::read(rest).map_err(|reason| BatchError::Record { index, reason })?;

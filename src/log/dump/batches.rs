@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::log::validator::INFLATED_BYTES_MAX;
+use crate::log::validator::STORED_INFLATED_BYTES_MAX;
 use crate::wire::batch::{Batch, BatchError, NO_SEQUENCE, TimestampType, increment_sequence};
 use crate::wire::batch_builder::{ControlType, end_txn_coordinator_epoch};
 use crate::wire::record::RecordView;
@@ -138,7 +138,7 @@ impl Dump<'_> {
                 batch.base_offset()
             )
         };
-        let records = match batch.records(INFLATED_BYTES_MAX) {
+        let records = match batch.records(STORED_INFLATED_BYTES_MAX) {
             Ok(records) => records,
             Err(error) => {
                 self.problems.other.push(unreadable(&error));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::log::index::{OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, decode_time_entry};
 use crate::log::leader_epochs::LeaderEpochs;
 use crate::log::txn_index::TxnIndex;
-use crate::log::validator::INFLATED_BYTES_MAX;
+use crate::log::validator::STORED_INFLATED_BYTES_MAX;
 use crate::wire::batch::{Batch, NO_TIMESTAMP, decrement_sequence};
 
 use super::batches::FileBatches;
@@ -243,7 +243,10 @@ fn offset_entries(base: i64, bytes: &[u8]) -> Vec<(i64, u64)> {
 }
 
 fn largest_timestamp(batch: &Batch) -> i64 {
-    let records = batch.records(INFLATED_BYTES_MAX).into_iter().flatten();
+    let records = batch
+        .records(STORED_INFLATED_BYTES_MAX)
+        .into_iter()
+        .flatten();
     records
         .flatten()
         .map(|record| record.timestamp)
