@@ -19,9 +19,9 @@ def identify(ctx, topic):
     return re.sub(r",?highwater\.[a-z.]+=[^,]*", "", ctx.tool("topics", "--describe", "--topic", topic).lines()[0])
 
 
-def opens(ctx, first, second):
+def opens(ctx, first, second, **settings):
     """What one broker wrote, the other serves and goes on with."""
-    writer = ctx.new_broker(kind=first)
+    writer = ctx.new_broker(kind=first, **settings)
     topic, group = ctx.topic(partitions=2, retention__ms=123456789), ctx.name + "-group"
     sent = []
     for codec in CODECS:
@@ -33,12 +33,20 @@ def opens(ctx, first, second):
     plan = ctx.directory / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 1, "offset": 4}]}))
     ctx.tool("delete-records", "--offset-json-file", plan)
+    # Stamped and compressed again by the broker.
+    stamped = ctx.topic("-stamped", message__timestamp__type="LogAppendTime", compression__type="zstd")
+    ctx.produce("java", stamped, "lz4", sent[:20])
+    shown = plain(ctx.consume("java", stamped, 20))
+    same([r["value"] for r in shown], [r["value"] for r in sent[:20]], "records stamped by the broker")
+    assert min(r["timestamp"] for r in shown) > BASE_MS + 3_000_000, shown
     gone = ctx.topic("-gone")
     ctx.tool("topics", "--delete", "--topic", gone)
     identity = identify(ctx, topic)
     writer.stop()
+    left = [f.name for f in writer.data.iterdir() if "journal" in f.name]
+    same(left, [], "journals after a controlled stop")
 
-    opener = ctx.new_broker(kind=second, directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data))
+    opener = ctx.new_broker(kind=second, directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data), **settings)
     same(identify(ctx, topic), identity, "topic, id and configuration")
     assert gone not in ctx.tool("topics", "--list").lines(), "a deleted topic is back"
     same((ctx.offsets(topic, -2), ctx.offsets(topic, -1)), ({0: 0, 1: 4}, {0: len(sent), 1: 9}), "first and end offsets")
@@ -46,15 +54,17 @@ def opens(ctx, first, second):
     read = [r for r in plain(ctx.consume("java", topic, len(sent) + 5))]
     same([r for r in read if r["partition"] == 0], wanted, "records")
     same([r for r in read if r["partition"] == 1], with_offsets(records(9, partition=1))[4:], "records after a deletion")
+    same(plain(ctx.consume("java", stamped, 20)), shown, "records that the other had stamped")
     rest = plain(ctx.group("java", topic, group, len(sent) - 30 + 5))
     same([r for r in rest if r["partition"] == 0], wanted[30:], "the group goes on where it was")
     acks = [a["offset"] for a in ctx.produce("java", topic, "zstd", records(5))]
     same(acks, list(range(len(sent), len(sent) + 5)), "offsets go on")
     ctx.topic("-new")
     opener.stop()
-    lines = ctx.local_tool("dump-log", "--files", ",".join(sorted(map(str, (opener.data / (topic + "-0")).glob("*.log"))))).lines()
-    batches = [line for line in lines if line.startswith("baseOffset")]
-    assert batches and all(line.endswith("isvalid: true") for line in batches), batches[-3:]
+    for name, mark in ((topic, ""), (stamped, "compresscodec: zstd")):
+        lines = ctx.local_tool("dump-log", "--files", ",".join(sorted(map(str, (opener.data / (name + "-0")).glob("*.log"))))).lines()
+        batches = [line for line in lines if line.startswith("baseOffset")]
+        assert batches and all(line.endswith("isvalid: true") and mark in line for line in batches), batches[-3:]
 
 
 @check("kafka-directory-opens-here", own_broker=True, seconds=180)
@@ -65,6 +75,15 @@ def kafka_opens_here(ctx):
 @check("directory-opens-in-kafka", own_broker=True, seconds=180)
 def opens_in_kafka(ctx):
     opens(ctx, ctx.kind, Kafka)
+
+
+# The other rows of durability: written past the page cache and flushed, by the journal where many partitions are.
+DIRECT = {"highwater__segment__io": "direct", "log__flush__interval__messages": 1}
+
+
+@check("directory-of-direct-flushed-segments-opens-in-kafka", own_broker=True, seconds=180)
+def direct_opens_in_kafka(ctx):
+    opens(ctx, ctx.kind, Kafka, **DIRECT)
 
 
 def sound(ctx, broker, topics):
@@ -276,9 +295,9 @@ def kafka_compacts(ctx):
     sound(ctx, opener, [topic])
 
 
-def killed(ctx, first, second):
+def killed(ctx, first, second, **settings):
     """kill -9 of one broker under load; the other opens what was left, and what a restart and a controlled stop made of it."""
-    writer = ctx.new_broker(kind=first, **FEW_PARTITIONS)
+    writer = ctx.new_broker(kind=first, **FEW_PARTITIONS, **settings)
     group = ctx.name + "-group"
     topic, loaded = ctx.topic(), ctx.topic("-loaded", segment__bytes=1048576, index__interval__bytes=1024)
     topics = [topic, loaded]
@@ -346,6 +365,11 @@ def killed(ctx, first, second):
 @check("killed-directory-opens-in-kafka", own_broker=True, seconds=400)
 def killed_opens_in_kafka(ctx):
     killed(ctx, ctx.kind, Kafka)
+
+
+@check("killed-directory-of-direct-flushed-segments-opens-in-kafka", own_broker=True, seconds=400)
+def killed_direct_opens_in_kafka(ctx):
+    killed(ctx, ctx.kind, Kafka, **DIRECT)
 
 
 @check("killed-kafka-directory-opens-here", own_broker=True, seconds=400)
