@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use crate::rt::fs::{File, OpenOptions};
 use crate::types::Offset;
 
+use super::config::LogConfig;
 use super::error::about;
 use super::index::{IndexDamage, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex, decode_time_entry};
 use super::names::{FileKind, segment_file};
@@ -127,4 +128,39 @@ async fn last_time_entry(base: Offset, path: &Path) -> io::Result<Option<(i64, O
         entry.timestamp,
         Offset(base.0 + i64::from(entry.relative)),
     )))
+}
+
+impl Segment {
+    /// Reads a sealed segment's indexes into memory and charges them to the shard's bound.
+    pub async fn load_indexes(
+        self: &Rc<Segment>,
+        dir: &Path,
+        config: &LogConfig,
+        budget: &IndexBudget,
+    ) -> io::Result<()> {
+        if self.indexes_resident() {
+            return Ok(());
+        }
+        let read = read_index_files(self.base(), dir).await;
+        if self.is_replaced() {
+            // Whoever still reads it looks through it from its beginning.
+            let (offsets, times) = (OffsetIndex::new(self.base()), TimeIndex::new(self.base()));
+            self.adopt_indexes(offsets, times, config);
+            return Ok(());
+        }
+        let (offsets, times) = read?;
+        if let Some(position) = offsets.last_position().map(u64::from)
+            && position >= self.written()
+        {
+            let reason = format!("it points to {position}, past the end of the segment");
+            let path = dir.join(segment_file(self.base(), FileKind::OffsetIndex));
+            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
+            return Err(about(&path)(error));
+        }
+        if !self.indexes_resident() {
+            self.adopt_indexes(offsets, times, config);
+            budget.charge(self);
+        }
+        Ok(())
+    }
 }

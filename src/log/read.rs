@@ -17,7 +17,6 @@ use crate::wire::batch::{BatchError, BatchView, HEADER_BYTES};
 use super::error::LogError;
 use super::log::Log;
 use super::read_ahead::{Look, PIECE_BYTES, Source};
-use super::reindex::is_damage;
 use super::segment::Segment;
 use super::window::Window;
 
@@ -479,23 +478,6 @@ impl Log {
                 Ok(Cut::Found(outcome, start + at as u64))
             }
             None => Ok(Cut::GoOn(start + at as u64)),
-        }
-    }
-
-    /// Loads a sealed segment's indexes; damaged ones are made again. Where retention has taken the files away meanwhile there
-    /// is nothing to load and nothing wrong: whoever asked looks again, or scans.
-    pub(super) async fn load_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
-        let (dir, config) = {
-            let state = self.state();
-            (state.dir.clone(), state.config.clone())
-        };
-        let loaded = segment
-            .load_indexes(&dir, &config, &self.shard.index_budget)
-            .await;
-        match loaded {
-            Err(error) if is_damage(&error) => self.mend_indexes(segment).await,
-            Err(error) if self.holds(segment) => Err(self.storage_error("read index", error)),
-            _ => Ok(()),
         }
     }
 

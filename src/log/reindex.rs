@@ -1,13 +1,15 @@
-//! Owns the second making of a segment's index files, where they are missing or turn out to be
-//! wrong when somebody wants them: a start that believes a clean stop looks at sealed segments'
+//! Owns how a log comes to a sealed segment's indexes when somebody wants them, and the second making
+//! of those that are missing or turn out to be wrong then: a start that believes a clean stop looks at sealed segments'
 //! indexes by their sizes only. On the log's shard. It never changes a segment's batches, and never
 //! decides what damage among these means: whoever reads them meets it.
 
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::types::Offset;
 
+use super::config::LogConfig;
 use super::error::LogError;
 use super::log::Log;
 use super::names::{FileKind, segment_file};
@@ -16,7 +18,7 @@ use super::scan::{ScanError, Scanner};
 use super::segment::Segment;
 
 /// Whether an index file is not what it should be, rather than not to be read.
-pub(super) fn is_damage(error: &io::Error) -> bool {
+fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound
@@ -24,9 +26,31 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
 }
 
 impl Log {
-    /// Loads a sealed segment's indexes, made again where they are damaged, once nobody else keeps
-    /// the log's files.
-    pub(super) async fn mend_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
+    /// Loads a sealed segment's indexes; damaged ones are made again. Where retention has taken the
+    /// files away meanwhile there is nothing to load and nothing wrong: whoever asked looks again, or
+    /// scans.
+    pub(super) async fn load_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
+        match self.read_indexes(segment).await {
+            Err(error) if is_damage(&error) => self.mend_indexes(segment).await,
+            Err(error) if self.holds(segment) => Err(self.storage_error("read index", error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn read_indexes(&self, segment: &Rc<Segment>) -> io::Result<()> {
+        let (dir, config) = self.dir_and_config();
+        segment
+            .load_indexes(&dir, &config, &self.shard.index_budget)
+            .await
+    }
+
+    fn dir_and_config(&self) -> (Rc<PathBuf>, Rc<LogConfig>) {
+        let state = self.state();
+        (state.dir.clone(), state.config.clone())
+    }
+
+    /// The same once nobody else keeps the log's files.
+    async fn mend_indexes(&self, segment: &Rc<Segment>) -> Result<(), LogError> {
         let _permit = self.upkeep.acquire(1).await;
         if self.check_usable().is_err() || !self.holds(segment) {
             // Whoever asked looks again.
@@ -68,14 +92,7 @@ impl Log {
 
     /// By who holds the log's upkeep.
     pub(super) async fn load_or_make_indexes(&self, segment: &Rc<Segment>) -> io::Result<()> {
-        let (dir, config) = {
-            let state = self.state();
-            (state.dir.clone(), state.config.clone())
-        };
-        let loaded = segment
-            .load_indexes(&dir, &config, &self.shard.index_budget)
-            .await;
-        match loaded {
+        match self.read_indexes(segment).await {
             Err(error) if is_damage(&error) => self.make_indexes(segment, &error.to_string()).await,
             loaded => loaded,
         }
@@ -83,10 +100,7 @@ impl Log {
 
     /// By who holds the log's upkeep.
     pub(super) async fn make_indexes(&self, segment: &Rc<Segment>, why: &str) -> io::Result<()> {
-        let (dir, config) = {
-            let state = self.state();
-            (state.dir.clone(), state.config.clone())
-        };
+        let (dir, config) = self.dir_and_config();
         let Some(handles) = segment.handles() else {
             return Ok(());
         };

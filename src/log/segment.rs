@@ -9,7 +9,6 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::rc::Rc;
 
 use bytes::Bytes;
 
@@ -18,9 +17,7 @@ use crate::rt::sync::Event;
 use crate::types::Offset;
 
 use super::config::{LogConfig, SegmentIo};
-use super::error::about;
 use super::index::{NO_TIMESTAMP, OFFSET_ENTRY_BYTES, OffsetIndex, TIME_ENTRY_BYTES, TimeIndex};
-use super::index_files::{IndexBudget, read_index_files};
 use super::names::{FileKind, segment_file};
 use super::txn_index::{AbortedTxn, TxnIndex};
 use super::write_queue::BLOCK_BYTES;
@@ -770,39 +767,6 @@ impl Segment {
         );
         indexes.stale_tail = false;
         indexes.persisted == (indexes.offsets.len(), indexes.times.len())
-    }
-
-    /// Reads a sealed segment's indexes into memory and charges them to the shard's bound.
-    pub async fn load_indexes(
-        self: &Rc<Segment>,
-        dir: &Path,
-        config: &LogConfig,
-        budget: &IndexBudget,
-    ) -> io::Result<()> {
-        if self.indexes_resident() {
-            return Ok(());
-        }
-        let read = read_index_files(self.base, dir).await;
-        if self.replaced.get() {
-            // Whoever still reads it looks through it from its beginning.
-            let (offsets, times) = (OffsetIndex::new(self.base), TimeIndex::new(self.base));
-            self.adopt_indexes(offsets, times, config);
-            return Ok(());
-        }
-        let (offsets, times) = read?;
-        if let Some(position) = offsets.last_position().map(u64::from)
-            && position >= self.written()
-        {
-            let reason = format!("it points to {position}, past the end of the segment");
-            let path = dir.join(segment_file(self.base, FileKind::OffsetIndex));
-            let error = io::Error::new(io::ErrorKind::InvalidData, reason);
-            return Err(about(&path)(error));
-        }
-        if !self.indexes_resident() {
-            self.adopt_indexes(offsets, times, config);
-            budget.charge(self);
-        }
-        Ok(())
     }
 }
 
