@@ -23,6 +23,8 @@ const STORAGE: ErrorCode = ErrorCode::KAFKA_STORAGE_ERROR;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PARTITIONS: i32 = 4;
 const VALUE_BYTES: usize = 20_000;
+/// What is sent to a failed disk after a restart.
+const LATE: &[u8] = b"late";
 /// Smallest file systems that their mkfs make.
 const EXT4_BYTES: u64 = 48 << 20;
 const XFS_BYTES: u64 = 320 << 20;
@@ -65,11 +67,17 @@ impl Mount {
         Mount::new(at, &["-t", "tmpfs", "-o", &size], Path::new("none"))
     }
 
-    /// A new file system in an image file.
-    fn image(kind: &str, image: &Path, bytes: u64, at: PathBuf) -> Result<Mount, NotHere> {
+    /// A new file system in an image file, made with `options` of its mkfs.
+    fn image(
+        (kind, options): (&str, &[&str]),
+        image: &Path,
+        bytes: u64,
+        at: PathBuf,
+    ) -> Result<Mount, NotHere> {
         let file = std::fs::File::create(image).unwrap();
         file.set_len(bytes).unwrap();
-        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(image))?;
+        let mut mkfs = Command::new(format!("mkfs.{kind}"));
+        run(mkfs.arg("-q").args(options).arg(image))?;
         Mount::new(at, &["-o", "loop"], image)
     }
 
@@ -261,7 +269,7 @@ fn accepted_everywhere(load: &Load, mut help: impl FnMut()) {
 fn full(kind: &str, bytes: u64, settings: &[&str]) -> Verdict {
     let home = tempfile::tempdir().unwrap();
     let image = home.path().join("image");
-    let mount = Mount::image(kind, &image, bytes, home.path().join("disk"))?;
+    let mount = Mount::image((kind, &[]), &image, bytes, home.path().join("disk"))?;
     let filler = mount.at.join("filler");
     fill(&mount.at, &filler)?;
     let mut broker = start(&[&mount.at], home.path(), settings);
@@ -306,7 +314,7 @@ fn full(kind: &str, bytes: u64, settings: &[&str]) -> Verdict {
 fn lost_device(kind: &str, bytes: u64, settings: &[&str]) -> Verdict {
     let home = tempfile::tempdir().unwrap();
     let (image, at) = (home.path().join("image"), home.path().join("disk"));
-    let mount = Mount::image(kind, &image, bytes, at.clone())?;
+    let mount = Mount::image((kind, &[]), &image, bytes, at.clone())?;
     one_disk_fails(
         home.path(),
         mount,
@@ -324,7 +332,7 @@ fn lost_device(kind: &str, bytes: u64, settings: &[&str]) -> Verdict {
 fn read_only(settings: &[&str]) -> Verdict {
     let home = tempfile::tempdir().unwrap();
     let (image, at) = (home.path().join("image"), home.path().join("disk"));
-    let mount = Mount::image("ext4", &image, EXT4_BYTES, at.clone())?;
+    let mount = Mount::image(("ext4", &[]), &image, EXT4_BYTES, at.clone())?;
     one_disk_fails(
         home.path(),
         mount,
@@ -340,12 +348,17 @@ fn read_only(settings: &[&str]) -> Verdict {
 
 /// A device that takes writes into the page cache and refuses them when they are flushed: the
 /// image lies on a memory file system that is too small for it.
+///
+/// A loop device takes a write that was cut short for a whole one. So none may be cut: each is one
+/// page of the memory file system, no longer (the queue's limit) and not across two (the block
+/// size; mkfs would take 1 KiB). With such blocks a pwrite and an fdatasync in a loop, without any
+/// broker, lost their last success in 4 of 120 runs, with blocks of a page in none.
 fn refused_flushes() -> Verdict {
     let home = tempfile::tempdir().unwrap();
     let memory = Mount::memory(home.path().join("memory"), 20)?;
     let (image, at) = (memory.at.join("image"), home.path().join("disk"));
-    let mount = Mount::image("ext4", &image, EXT4_BYTES, at.clone())?;
-    // A loop device takes a write that was cut short for a whole one: so none may be cut.
+    let of_pages = ("ext4", &["-b", "4096"][..]);
+    let mount = Mount::image(of_pages, &image, EXT4_BYTES, at.clone())?;
     let told = run(Command::new("losetup")
         .args(["-n", "-O", "NAME", "-j"])
         .arg(&image))?;
@@ -372,6 +385,7 @@ fn refused_flushes() -> Verdict {
 
 /// Whether what a file system says of its flushes holds to its last moment.
 enum Flushes {
+    /// It does; and what still finds room after the failure is taken.
     AreTrue,
     /// A file system that is forced down ends the open transaction without writing it; a flush
     /// that comes right then finds it ended, and answers with success. Seen without any broker, of
@@ -443,8 +457,12 @@ fn one_disk_fails(
     broker.restart();
     of_good(&broker);
     let mut client = Client::connect(broker.address);
+    let mut late = Vec::new();
     for partition in &on_bad {
-        assert_eq!(client.produce("t", *partition, b"x"), Err(STORAGE));
+        match (client.produce("t", *partition, LATE), &flushes) {
+            (Ok(offset), Flushes::AreTrue) => late.push((*partition, offset)),
+            (answer, _) => assert_eq!(answer, Err(STORAGE)),
+        }
     }
     broker.stop();
     let _mount = repair(mount)?;
@@ -456,7 +474,10 @@ fn one_disk_fails(
             Flushes::AreTrue => usize::MAX,
             Flushes::MayLieAtTheEnd => before_failure[at] as usize,
         };
-        let certain = told[at].clone().into_iter().take(count).collect();
+        let certain = told[at].clone().into_iter().take(count);
+        let late = late.iter().filter(|(of, _)| of == partition);
+        let late = late.map(|(_, offset)| (*offset, LATE.to_vec()));
+        let certain = certain.chain(late).collect();
         assert_there(&broker, *partition, &certain);
     }
     let mut client = Client::connect(broker.address);
