@@ -1,21 +1,12 @@
-//! Owns the flush rounds of a shard: all logs that want a flush while a round is under way are
-//! covered together by the next one. On the shard that owns the logs. A log that asks during a
-//! round is never counted into it: its bytes may have come after the round's fdatasync began.
-//!
-//! A round takes the cheaper of two ways for each log: a frame of the directory's journal, or the
-//! log's segments. Rounds of the two ways run side by side, so that a large batch on its way to a
-//! segment delays nobody who goes by the journal.
-//!
-//! By segment go: a log whose durability row does not wait for the flush, one that was asked for
-//! its segments (close, a recovery), one with more to flush than the journal takes (the bytes would
-//! cost more, and twice), everything while fewer than [`FlushLimits::journal_logs_min`] logs are in
-//! the round (flushing one file costs the same either way), and everything while there is no journal
-//! or no room in it. `tuning/` has the measurements.
+//! Owns which log directories of a shard have flush rounds, what all of them count, and the moments
+//! without one. On the shard that owns the logs. Directories have rounds of their own
+//! ([`FlushRounds`]), so that a slow device delays nobody on another one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::{Rc, Weak};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::rt;
@@ -23,8 +14,8 @@ use crate::rt::fs::File;
 use crate::rt::sync::{Event, Semaphore};
 use crate::types::Offset;
 
-use super::cache::LogKey;
-use super::journal::{DirJournal, JournalPart, ShardJournals};
+use super::flush_rounds::FlushRounds;
+use super::journal::{DirJournal, ShardJournals};
 use super::log::Log;
 use super::segment::Segment;
 
@@ -32,8 +23,8 @@ use super::segment::Segment;
 /// what is best: `highwater tune disk` measures it.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushLimits {
-    /// Segment flushes in flight at once: half a ring's submission entries, so that reads and
-    /// network keep their share.
+    /// Segment flushes of a directory in flight at once: half a ring's submission entries, so that
+    /// reads and network keep their share.
     pub segments_in_flight_max: u64,
     /// Logs in a round from which on one frame is cheaper than a flush of each one's segment.
     pub journal_logs_min: usize,
@@ -77,26 +68,43 @@ pub struct FlushStats {
     pub time: Duration,
 }
 
-type Logs = BTreeMap<LogKey, Weak<Log>>;
-
-/// What goes into the next frame of each journal; a shard has few directories.
-type Frames = Vec<(Rc<DirJournal>, Vec<JournalPart>)>;
-
-/// Collects the logs that want a flush and runs the rounds.
-pub struct Flusher {
-    /// Logs for the next round, in key order so that a simulated run repeats. They own the shard's
-    /// flusher, so it does not own them.
-    waiting: RefCell<Logs>,
-    running: Cell<bool>,
-    /// Logs for the next round of segment flushes.
-    by_segment: RefCell<Logs>,
-    segments_running: Cell<bool>,
-    /// When the last round ended that nothing followed, and whom to tell of the next such end.
+/// What goes on in the rounds of all directories.
+#[derive(Default)]
+pub(super) struct Pulse {
+    /// Series of rounds under way.
+    under_way: Cell<usize>,
+    /// When the last of them ended, and whom to tell of the next such end.
     ended_at: Cell<Option<rt::Instant>>,
     ended: Event,
+    stats: Cell<FlushStats>,
+}
+
+impl Pulse {
+    /// Round will follow round now, until [`Pulse::rest`].
+    pub fn begin(&self) {
+        self.under_way.set(self.under_way.get() + 1);
+    }
+
+    /// A round has ended, and none of its kind follows.
+    pub fn rest(&self) {
+        self.under_way.set(self.under_way.get() - 1);
+        self.ended_at.set(Some(rt::now()));
+        self.ended.notify_all();
+    }
+
+    pub fn count(&self, add: impl FnOnce(&mut FlushStats)) {
+        let mut stats = self.stats.get();
+        add(&mut stats);
+        self.stats.set(stats);
+    }
+}
+
+/// The flush rounds of a shard, by log directory.
+pub struct Flusher {
+    dirs: RefCell<BTreeMap<PathBuf, Rc<FlushRounds>>>,
+    pulse: Rc<Pulse>,
     journals: Rc<ShardJournals>,
     limits: FlushLimits,
-    stats: Cell<FlushStats>,
 }
 
 /// What one log needs flushed, and what that makes durable.
@@ -123,207 +131,71 @@ pub(super) struct Covered {
 impl Flusher {
     pub fn new(journals: Rc<ShardJournals>, limits: FlushLimits) -> Rc<Flusher> {
         Rc::new(Flusher {
-            waiting: RefCell::default(),
-            running: Cell::new(false),
-            by_segment: RefCell::default(),
-            segments_running: Cell::new(false),
-            ended_at: Cell::new(None),
-            ended: Event::new(),
+            dirs: RefCell::default(),
+            pulse: Rc::default(),
             journals,
             limits,
-            stats: Cell::default(),
         })
     }
 
-    /// Puts `log` into the next round. Starts the round task if none runs; that task begins after
-    /// the caller yields, so whatever is appended in the same turn shares the round.
-    pub fn request(self: &Rc<Self>, log: Rc<Log>) {
-        self.waiting
-            .borrow_mut()
-            .insert(log.key(), Rc::downgrade(&log));
-        self.wake();
+    /// The rounds of a log directory.
+    pub fn rounds_of(&self, log_dir: &Path) -> Rc<FlushRounds> {
+        if let Some(rounds) = self.dirs.borrow().get(log_dir) {
+            return rounds.clone();
+        }
+        let journal = DirJournal::new(&self.journals, log_dir);
+        let rounds = FlushRounds::new(journal, self.pulse.clone(), self.limits);
+        let mut dirs = self.dirs.borrow_mut();
+        dirs.insert(log_dir.to_owned(), rounds.clone());
+        rounds
     }
 
-    /// Sees to it that a round looks at the journals' changes.
-    pub fn wake(self: &Rc<Self>) {
-        if !self.running.replace(true) {
-            let flusher = self.clone();
-            drop(rt::spawn(async move { flusher.run().await }));
+    /// Directories in which a log was opened.
+    pub fn dirs(&self) -> Vec<PathBuf> {
+        self.dirs.borrow().keys().cloned().collect()
+    }
+
+    /// Ends the journal of a directory, all of whose logs are closed.
+    ///
+    /// # Errors
+    /// The file cannot be removed: the directory is not cleanly closed.
+    pub async fn end(&self, log_dir: &Path) -> io::Result<()> {
+        let rounds = self.dirs.borrow_mut().remove(log_dir);
+        match rounds {
+            Some(rounds) => rounds.journal().end().await,
+            None => Ok(()),
         }
     }
 
     pub fn stats(&self) -> FlushStats {
-        self.stats.get()
+        self.pulse.stats.get()
     }
 
     /// Whether rounds are under way or were a moment ago: somebody waits for each of their writes,
     /// so whoever else wants the device keeps its requests small.
-    pub(super) fn goes_on(&self) -> bool {
+    pub fn goes_on(&self) -> bool {
         let recent = |at| rt::now().since(at) < GOES_ON;
-        self.is_under_way() || self.ended_at.get().is_some_and(recent)
+        self.is_under_way() || self.pulse.ended_at.get().is_some_and(recent)
     }
 
     /// Waits for a moment without a round, but not for ever. What takes the device for a while
-    /// begins in such a gap: a flush behind it would wait for all of it.
-    pub(super) async fn gap(&self) {
+    /// begins in such a gap: a flush behind it would wait for all of it. Rounds of every directory
+    /// count: two may lie on one device.
+    pub async fn gap(&self) {
         if !self.is_under_way() {
             return;
         }
         let gap = async {
             while self.is_under_way() {
-                self.ended.wait().await;
+                self.pulse.ended.wait().await;
             }
         };
         let _ = rt::timeout(GAP_WAIT_MAX, gap).await;
     }
 
     fn is_under_way(&self) -> bool {
-        self.running.get() || self.segments_running.get()
+        self.pulse.under_way.get() > 0
     }
-
-    /// A round has ended, and none of its kind follows.
-    fn rest(&self, running: &Cell<bool>) {
-        running.set(false);
-        self.ended_at.set(Some(rt::now()));
-        self.ended.notify_all();
-    }
-
-    async fn run(self: Rc<Self>) {
-        loop {
-            let round = take(&self.waiting);
-            let changed = self.journals.with_changes();
-            if round.is_empty() && changed.is_empty() {
-                self.rest(&self.running);
-                return;
-            }
-            let mut frames = self.choose(round);
-            for journal in changed {
-                parts_of(&mut frames, journal);
-            }
-            if frames.is_empty() {
-                continue;
-            }
-            let begun = rt::now();
-            let logs: usize = frames.iter().map(|(_, parts)| parts.len()).sum();
-            let parts = frames.iter().flat_map(|(_, parts)| parts);
-            let batches = parts.map(|part| part.log.take_batches());
-            let batches: u64 = batches.sum();
-            let count = frames.len() as u64;
-            let writes = frames
-                .into_iter()
-                .map(|(journal, parts)| async move { journal.write(parts).await });
-            let bytes: u64 = rt::join_all(writes).await.into_iter().sum();
-            self.count(|stats| {
-                stats.rounds += 1;
-                stats.logs += logs as u64;
-                stats.batches += batches;
-                stats.journal_frames += count;
-                stats.journal_bytes += bytes;
-                stats.time += rt::now().since(begun);
-            });
-        }
-    }
-
-    /// Which logs of a round go into which directory's next frame; the others are on their way to
-    /// the segments when this returns.
-    fn choose(self: &Rc<Self>, round: Vec<Rc<Log>>) -> Frames {
-        let mut frames = Frames::new();
-        let few = round.len() < self.limits.journal_logs_min && !self.segments_running.get();
-        for log in round {
-            let part = if few || !self.journals.is_on() {
-                None
-            } else {
-                log.journal_part()
-            };
-            match part {
-                Some((journal, part)) => parts_of(&mut frames, journal).push(part),
-                None => self.flush_by_segment(&log),
-            }
-        }
-        for (journal, parts) in &mut frames {
-            let enough = parts.len() >= self.limits.journal_logs_min || self.segments_running.get();
-            let taken = if enough && journal.is_ready() {
-                journal.room_for(parts)
-            } else {
-                0
-            };
-            for part in parts.drain(taken..) {
-                self.flush_by_segment(&part.log);
-            }
-        }
-        frames.retain(|(_, parts)| !parts.is_empty());
-        if !self.by_segment.borrow().is_empty() && !self.segments_running.replace(true) {
-            let flusher = self.clone();
-            drop(rt::spawn(async move { flusher.run_segments().await }));
-        }
-        frames
-    }
-
-    fn flush_by_segment(&self, log: &Rc<Log>) {
-        self.by_segment
-            .borrow_mut()
-            .insert(log.key(), Rc::downgrade(log));
-    }
-
-    async fn run_segments(self: Rc<Self>) {
-        loop {
-            let round = take(&self.by_segment);
-            if round.is_empty() {
-                self.rest(&self.segments_running);
-                return;
-            }
-            let begun = rt::now();
-            let logs = round.len() as u64;
-            let batches: u64 = round.iter().map(|log| log.take_batches()).sum();
-            let gate = Rc::new(Semaphore::new(self.limits.segments_in_flight_max));
-            let mut files = 0;
-            if round.len() == 1 {
-                // A lone log, the usual case at low load, is flushed right here.
-                for log in round {
-                    files += log.flush_written(&gate, true).await;
-                }
-            } else {
-                let mut tasks = Vec::with_capacity(round.len());
-                for log in round {
-                    let gate = gate.clone();
-                    tasks.push(rt::spawn(
-                        async move { log.flush_written(&gate, false).await },
-                    ));
-                }
-                for task in tasks {
-                    files += task.await;
-                }
-            }
-            self.count(|stats| {
-                stats.rounds += 1;
-                stats.logs += logs;
-                stats.batches += batches;
-                stats.files += files;
-                stats.time += rt::now().since(begun);
-            });
-        }
-    }
-
-    fn count(&self, add: impl FnOnce(&mut FlushStats)) {
-        let mut stats = self.stats.get();
-        add(&mut stats);
-        self.stats.set(stats);
-    }
-}
-
-fn parts_of(frames: &mut Frames, journal: Rc<DirJournal>) -> &mut Vec<JournalPart> {
-    let known = frames.iter().position(|(j, _)| Rc::ptr_eq(j, &journal));
-    let at = known.unwrap_or_else(|| {
-        frames.push((journal, Vec::new()));
-        frames.len() - 1
-    });
-    &mut frames[at].1
-}
-
-/// The logs of `waiting` that are still there; none waits any more.
-fn take(waiting: &RefCell<Logs>) -> Vec<Rc<Log>> {
-    let waiting = std::mem::take(&mut *waiting.borrow_mut());
-    waiting.values().filter_map(Weak::upgrade).collect()
 }
 
 impl FlushPlan {

@@ -23,6 +23,7 @@ use super::config::{Durability, LogConfig};
 use super::dir::CheckpointFacts;
 use super::error::{LogError, StorageFailure};
 use super::flush::{Covered, FlushPlan};
+use super::flush_rounds::FlushRounds;
 use super::journal::Pending;
 use super::leader_epochs::{EpochEntry, LeaderEpochs};
 use super::names;
@@ -69,6 +70,8 @@ pub struct Log {
 
 pub(super) struct LogState {
     pub dir: Rc<PathBuf>,
+    /// Those of the log directory.
+    pub rounds: Rc<FlushRounds>,
     pub topic_id: Uuid,
     pub config: Rc<LogConfig>,
     pub status: Status,
@@ -314,7 +317,7 @@ impl Log {
                 }
                 state.flush_wanted = state.flush_wanted.max(target);
             }
-            self.shard.flusher.request(self.rc());
+            self.request_flush();
             self.progress.wait().await;
         }
     }
@@ -474,8 +477,18 @@ impl Log {
         self.renaming.set(false);
         self.progress.notify_all();
         if self.check_usable().is_ok() && self.state.borrow().owes_flush() {
-            self.shard.flusher.request(self.rc());
+            self.request_flush();
         }
+    }
+
+    /// The flush rounds that cover this log.
+    pub(super) fn rounds(&self) -> Rc<FlushRounds> {
+        self.state.borrow().rounds.clone()
+    }
+
+    /// Puts the log into the next flush round.
+    pub(super) fn request_flush(&self) {
+        self.state.borrow().rounds.request(&self.rc());
     }
 
     async fn flush_planned(&self, gate: &Rc<Semaphore>, alone: bool) -> u64 {

@@ -331,10 +331,10 @@ impl LogManager {
     /// Removes the journals of directories whose logs all closed: nothing may be left for a start
     /// to take back.
     async fn end_journals(&self, closed: &mut BTreeMap<PathBuf, Result<(), LogError>>) {
-        for log_dir in self.shard.journals.dirs() {
+        for log_dir in self.shard.flusher.dirs() {
             let outcome = closed.entry(log_dir.clone()).or_insert(Ok(()));
             if outcome.is_ok()
-                && let Err(error) = self.shard.journals.end(&log_dir).await
+                && let Err(error) = self.shard.flusher.end(&log_dir).await
             {
                 *outcome = Err(LogError::storage("remove the journal", log_dir, error));
             }

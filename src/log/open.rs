@@ -486,6 +486,7 @@ impl Loader {
         };
         let state = LogState {
             dir: Rc::new(self.dir.clone()),
+            rounds: shard.flusher.rounds_of(&self.open.log_dir),
             topic_id,
             config: Rc::new(self.open.config.clone()),
             status: Status::Open,

@@ -193,7 +193,7 @@ impl Log {
             state.epochs_unwritten = true;
             self.persist_behind(&mut state);
             if state.owes_flush() {
-                self.shard.flusher.request(self.rc());
+                state.rounds.request(&self.rc());
             }
         }
         if let Err(error) = appended {

@@ -273,7 +273,7 @@ impl Log {
                 state.status = Status::Open;
             }
             if state.owes_flush() {
-                self.shard.flusher.request(self.rc());
+                state.rounds.request(&self.rc());
             }
         }
         self.announce();

@@ -258,7 +258,7 @@ impl Log {
             state.marks.durable() < state.marks.written() && waited >= state.config.flush_ms
         };
         if due {
-            self.shard.flusher.request(self.rc());
+            self.request_flush();
         }
     }
 

@@ -348,7 +348,7 @@ impl Log {
             tracing::info!(dir = %state.dir.display(), "space again: appends are taken");
         }
         if state.owes_flush() {
-            self.shard.flusher.request(self.rc());
+            state.rounds.request(&self.rc());
         }
         self.extend_ahead(state);
         self.persist_behind(state);

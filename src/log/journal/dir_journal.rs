@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use super::super::cache::LogKey;
 use super::super::error::{LogError, StorageFailure};
 use super::super::log::Log;
 use super::super::write_queue::is_no_space;
+use super::ShardJournals;
 use super::file::{Head, JournalFile};
 use super::frame::{Change, ENTRY_BYTES, Entry, FRAME_BYTES_MAX, HEADER_BYTES};
 use super::left::Journals;
@@ -83,11 +84,11 @@ pub(in crate::log) struct DirJournal {
 }
 
 impl DirJournal {
-    pub(super) fn new(log_dir: PathBuf, left: Option<Arc<Journals>>, bytes: u64) -> Rc<DirJournal> {
+    pub fn new(shard: &ShardJournals, log_dir: &Path) -> Rc<DirJournal> {
         Rc::new(DirJournal {
-            log_dir,
-            left,
-            bytes,
+            log_dir: log_dir.to_owned(),
+            left: shard.left_in(log_dir),
+            bytes: shard.bytes,
             state: RefCell::new(State::Absent),
             changes: RefCell::default(),
             handed: Cell::new(0),
@@ -105,14 +106,19 @@ impl DirJournal {
         }
     }
 
-    pub(super) fn has_changes(&self) -> bool {
+    pub fn has_changes(&self) -> bool {
         !self.changes.borrow().is_empty()
+    }
+
+    /// Whether there may ever be a file.
+    pub fn is_on(&self) -> bool {
+        self.bytes > 0
     }
 
     /// Whether frames can be written. Starts making the file where there is none: rounds until
     /// then flush segments.
     pub fn is_ready(self: &Rc<Self>) -> bool {
-        if self.bytes > 0 && self.should_make() {
+        if self.is_on() && self.should_make() {
             let before = std::mem::replace(&mut *self.state.borrow_mut(), State::Making);
             let was_refused = matches!(before, State::Refused(_));
             let journal = self.clone();
@@ -356,7 +362,7 @@ impl DirJournal {
     }
 
     /// Ends the journal of a directory whose logs are closed.
-    pub(super) async fn end(&self) -> io::Result<()> {
+    pub async fn end(&self) -> io::Result<()> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Ended);
         self.unflushed.borrow_mut().clear();
         self.changes.borrow_mut().clear();

@@ -41,18 +41,15 @@ pub(super) use pending::Pending;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 
-/// The journals of one shard, by log directory.
+/// What the journals of one shard have in common.
 #[derive(Default)]
 pub struct ShardJournals {
     /// Size of each; 0: no journal, every round flushes segments.
     bytes: u64,
-    dirs: RefCell<BTreeMap<PathBuf, Rc<DirJournal>>>,
-    /// What an earlier life left.
+    /// What an earlier life left, by log directory.
     left: RefCell<BTreeMap<PathBuf, Arc<Journals>>>,
 }
 
@@ -76,43 +73,5 @@ impl ShardJournals {
     /// Whether logs should keep what no flush covers.
     pub(super) fn is_on(&self) -> bool {
         self.bytes > 0
-    }
-
-    /// The journal of a directory, made or not.
-    pub(super) fn of(&self, log_dir: &Path) -> Rc<DirJournal> {
-        if let Some(journal) = self.dirs.borrow().get(log_dir) {
-            return journal.clone();
-        }
-        let left = self.left_in(log_dir);
-        let journal = DirJournal::new(log_dir.to_owned(), left, self.bytes);
-        self.dirs
-            .borrow_mut()
-            .insert(log_dir.to_owned(), journal.clone());
-        journal
-    }
-
-    pub(super) fn with_changes(&self) -> Vec<Rc<DirJournal>> {
-        let dirs = self.dirs.borrow();
-        dirs.values()
-            .filter(|journal| journal.has_changes())
-            .cloned()
-            .collect()
-    }
-
-    /// Ends the journal of a directory, all of whose logs are closed.
-    ///
-    /// # Errors
-    /// The file cannot be removed: the directory is not cleanly closed.
-    pub(super) async fn end(&self, log_dir: &Path) -> io::Result<()> {
-        let journal = self.dirs.borrow_mut().remove(log_dir);
-        match journal {
-            Some(journal) => journal.end().await,
-            None => Ok(()),
-        }
-    }
-
-    /// Directories that have a journal object.
-    pub(super) fn dirs(&self) -> Vec<PathBuf> {
-        self.dirs.borrow().keys().cloned().collect()
     }
 }

@@ -1,7 +1,6 @@
 //! Owns a log's side of the journal: its part of the next frame, what it does when that frame is
 //! durable, and the changes it has to tell. On the log's shard. It never writes: flush rounds do.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::rt;
@@ -10,7 +9,6 @@ use crate::types::Offset;
 
 use super::super::error::LogError;
 use super::super::log::{Log, Status};
-use super::dir_journal::DirJournal;
 use super::frame::Change;
 use super::pending::Unflushed;
 
@@ -22,27 +20,25 @@ pub(in crate::log) struct JournalPart {
 }
 
 impl Log {
-    /// The log's part of the next frame, and the journal that takes it; `None` where its segments
-    /// must be flushed instead.
-    pub(in crate::log) fn journal_part(&self) -> Option<(Rc<DirJournal>, JournalPart)> {
+    /// The log's part of the next frame of its directory's journal; `None` where its segments must
+    /// be flushed instead.
+    pub(in crate::log) fn journal_part(&self) -> Option<JournalPart> {
         let state = self.state();
         let segments_wanted =
             state.flush_wanted > state.marks.in_segments() || !state.unproven.is_empty();
         let takes_part = matches!(state.status, Status::Open | Status::Truncating)
             && state.config.durability().waits_for_flush();
-        if segments_wanted || !takes_part {
+        if segments_wanted || !takes_part || !state.rounds.journal().is_on() {
             return None;
         }
         let unflushed = state
             .pending
             .between(state.marks.durable(), state.marks.written())?;
-        let journal = self.shard.journals.of(state.dir.parent()?);
-        let part = JournalPart {
+        Some(JournalPart {
             log: self.rc(),
             generation: state.generation,
             unflushed,
-        };
-        Some((journal, part))
+        })
     }
 
     /// A frame with everything below `upto` is durable.
@@ -103,18 +99,15 @@ impl Log {
         offset: Offset,
         change: Change,
     ) -> Result<(), LogError> {
-        let Some(log_dir) = self.dir().parent().map(PathBuf::from) else {
-            return Ok(());
-        };
-        if !self.shard.journals.is_on() || self.taking_back.get() {
+        if self.taking_back.get() {
             return Ok(());
         }
-        let journal = self.shard.journals.of(&log_dir);
-        match journal.hand_over(self.rc(), offset, change) {
+        let rounds = self.rounds();
+        match rounds.journal().hand_over(self.rc(), offset, change) {
             Ok(None) => Ok(()),
             Ok(Some(change)) => {
-                self.shard.flusher.wake();
-                journal.told(change).await
+                rounds.wake();
+                rounds.journal().told(change).await
             }
             Err(failure) => Err(self.fail_with(failure)),
         }
@@ -123,16 +116,17 @@ impl Log {
     /// As [`Log::tell_journal`] for a log start that moved, without waiting: it is durable before
     /// whatever is acknowledged next by the journal.
     pub(in crate::log) fn tell_journal_behind(&self, offset: Offset) {
-        if let Some(log_dir) = self.dir().parent()
-            && self.shard.journals.is_on()
-            && !self.taking_back.get()
+        if self.taking_back.get() {
+            return;
+        }
+        let rounds = self.rounds();
+        match rounds
+            .journal()
+            .hand_over(self.rc(), offset, Change::LogStart)
         {
-            let journal = self.shard.journals.of(log_dir);
-            match journal.hand_over(self.rc(), offset, Change::LogStart) {
-                Ok(None) => {}
-                Ok(Some(_)) => self.shard.flusher.wake(),
-                Err(failure) => drop(self.fail_with(failure)),
-            }
+            Ok(None) => {}
+            Ok(Some(_)) => rounds.wake(),
+            Err(failure) => drop(self.fail_with(failure)),
         }
     }
 }

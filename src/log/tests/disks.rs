@@ -1,10 +1,12 @@
-//! Log directories on a simulated disk that fails: while logs are opened, and one of several.
+//! Log directories on a simulated disk that fails or is slow: while logs are opened, and one of
+//! several.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use super::*;
-use crate::rt::sim::{Fault, NodeHandle, World};
+use crate::rt;
+use crate::rt::sim::{Disk, Fault, NodeHandle, World};
 
 const FIRST: &str = "/first";
 const SECOND: &str = "/second";
@@ -161,5 +163,77 @@ async fn two_directories(failures: Rc<RefCell<Vec<PathBuf>>>) {
     }
     for (dir, closed) in manager.close_all().await {
         assert!(closed.is_ok(), "{dir:?}");
+    }
+}
+
+#[test]
+fn a_slow_directory_delays_no_flush_of_another() {
+    // By segments, and by the journal.
+    for (seed, logs, journal_bytes) in [(1, 1, 0), (2, 5, 0), (3, 5, 1 << 20), (4, 8, 1 << 20)] {
+        let world = World::new(seed);
+        let node = world.add_node("broker");
+        let disk = Rc::new(node.disk());
+        live(&world, &node, move || {
+            beside_a_slow_one(disk.clone(), logs, journal_bytes)
+        });
+    }
+}
+
+/// Of `logs` logs in either directory those in the second wait for seconds, and the others for none
+/// of them.
+async fn beside_a_slow_one(disk: Rc<Disk>, logs: i32, journal_bytes: u64) {
+    let shard = LogShard::new(ShardLimits {
+        journal_bytes,
+        ..ShardLimits::default()
+    });
+    let (mut quick, mut slow) = (Vec::new(), Vec::new());
+    for (dir, opened) in [(FIRST, &mut quick), (SECOND, &mut slow)] {
+        crate::rt::fs::create_dir_all(dir).await.unwrap();
+        for partition in 0..logs {
+            let mut open = open_in(dir, partition);
+            open.config.flush_messages = 1;
+            opened.push(Log::open(&shard, open).await.unwrap().0);
+        }
+    }
+    let acknowledged = |logs: &[Rc<Log>]| {
+        let appended = logs.iter().map(|log| {
+            let last = append(log, 1, 300).last_offset;
+            let log = log.clone();
+            async move { log.wait_counted(last.next()).await.unwrap() }
+        });
+        rt::join_all(appended.collect::<Vec<_>>())
+    };
+    // Until the journals are made.
+    for _ in 0..20 {
+        acknowledged(&quick).await;
+        acknowledged(&slow).await;
+    }
+    assert_eq!(shard.flush_stats().journal_frames > 0, journal_bytes > 0);
+    disk.limit_faults_to(SECOND);
+    disk.set_slowness(1_000);
+    let begun = rt::now();
+    let are_slow = Rc::new(Cell::new(true));
+    let over = are_slow.clone();
+    let waits = acknowledged(&slow);
+    let slow_ones = rt::spawn(async move {
+        waits.await;
+        over.set(false);
+    });
+    let mut longest = Duration::ZERO;
+    while are_slow.get() {
+        let asked = rt::now();
+        acknowledged(&quick).await;
+        longest = longest.max(rt::now().since(asked));
+        rt::sleep(Duration::from_millis(20)).await;
+    }
+    slow_ones.await;
+    let slow_took = rt::now().since(begun);
+    disk.heal();
+    assert!(
+        longest < Duration::from_millis(50) && slow_took > Duration::from_millis(500),
+        "{longest:?}, {slow_took:?}"
+    );
+    for log in quick.iter().chain(&slow) {
+        log.close().await.unwrap();
     }
 }

@@ -305,7 +305,7 @@ impl Shelf {
         }
         // As the manager does: a log that did not close may need what the journal tells.
         if closed {
-            let ended = shard.journals.end(Path::new(LOG_DIR)).await;
+            let ended = shard.flusher.end(Path::new(LOG_DIR)).await;
             self.clean.set(ended.is_ok());
         }
     }

@@ -212,7 +212,7 @@ pub async fn space(path: impl AsRef<Path>) -> io::Result<Space> {
             .await
         }
         Current::Sim(executor) => {
-            let (total, free) = simulated::space(&executor).await;
+            let (total, free) = simulated::space(&executor, &path).await;
             Ok(Space { total, free })
         }
     }

@@ -70,10 +70,20 @@ impl DiskState {
     }
 
     /// Nanoseconds that an operation takes which a healthy disk does in `low..=high`.
-    pub(super) fn delay_ns(&self, low: u64, high: u64) -> u64 {
-        self.kernel
-            .between(low, high)
-            .saturating_mul(self.slowness.get())
+    pub(super) fn delay_ns(&self, path: &Path, low: u64, high: u64) -> u64 {
+        let factor = if self.is_struck(path) {
+            self.slowness.get()
+        } else {
+            1
+        };
+        self.kernel.between(low, high).saturating_mul(factor)
+    }
+
+    /// Whether faults are to be found at this path.
+    fn is_struck(&self, path: &Path) -> bool {
+        let faults = self.faults.borrow();
+        let under = faults.under.as_ref();
+        under.is_none_or(|under| path.starts_with(under))
     }
 
     fn strikes(&self, fault: Fault, path: &Path) -> bool {
@@ -82,12 +92,7 @@ impl DiskState {
             Fault::Always => true,
             Fault::OneIn(n) => self.kernel.one_in(n),
         };
-        hit && self
-            .faults
-            .borrow()
-            .under
-            .as_ref()
-            .is_none_or(|under| path.starts_with(under))
+        hit && self.is_struck(path)
     }
 
     pub(super) fn check_write(&self, path: &Path) -> io::Result<()> {
@@ -264,7 +269,7 @@ impl Disk {
         self.0.faults.borrow_mut().reads = fault;
     }
 
-    /// Faults strike only below `path`: one log directory of several.
+    /// Faults and slowness strike only below `path`: one log directory of several.
     pub fn limit_faults_to(&self, path: impl AsRef<Path>) {
         self.0.faults.borrow_mut().under = Some(path.as_ref().to_owned());
     }

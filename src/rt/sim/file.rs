@@ -65,7 +65,7 @@ impl Handle {
     }
 
     async fn delay(&self, low_ns: u64, high_ns: u64) {
-        let delay = self.disk().delay_ns(low_ns, high_ns);
+        let delay = self.disk().delay_ns(&self.path, low_ns, high_ns);
         IoDelay::new(&self.disk().kernel, delay).await;
     }
 
@@ -91,7 +91,7 @@ impl File {
         options: OpenOptions,
     ) -> io::Result<File> {
         let node = executor.node.clone();
-        let delay = node.disk.delay_ns(10_000, 150_000);
+        let delay = node.disk.delay_ns(path, 10_000, 150_000);
         IoDelay::new(&executor.kernel, delay).await;
         if options.create || options.create_new {
             node.disk.check_write(path)?;
@@ -152,7 +152,7 @@ impl File {
         }
         handle.note(12, position);
         let disk = handle.disk();
-        let takes = disk.delay_ns(15_000, 300_000);
+        let takes = disk.delay_ns(&handle.path, 15_000, 300_000);
         let lands = disk.kernel.between(0, takes);
         let mut landing = Landing {
             handle,

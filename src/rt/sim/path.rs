@@ -9,13 +9,13 @@ use super::file::{File, Lock};
 use crate::rt::fs::{DirEntry, OpenOptions};
 use crate::rt::ring::path::{parent, temporary_name};
 
-async fn delay(executor: &Executor) {
-    let delay = executor.node.disk.delay_ns(20_000, 400_000);
+async fn delay(executor: &Executor, path: &Path) {
+    let delay = executor.node.disk.delay_ns(path, 20_000, 400_000);
     IoDelay::new(&executor.kernel, delay).await;
 }
 
 async fn delay_to_change(executor: &Executor, path: &Path) -> io::Result<()> {
-    delay(executor).await;
+    delay(executor, path).await;
     executor.kernel.note(20, path.as_os_str().len() as u64);
     executor.node.disk.check_write(path)
 }
@@ -26,7 +26,7 @@ pub(crate) async fn create_dir_all(executor: &Executor, path: &Path) -> io::Resu
 }
 
 pub(crate) async fn read_dir(executor: &Executor, path: &Path) -> io::Result<Vec<DirEntry>> {
-    delay(executor).await;
+    delay(executor, path).await;
     executor.node.disk.check_read(path)?;
     let entries = executor.node.disk.read_dir(path)?;
     Ok(entries
@@ -101,14 +101,14 @@ pub(crate) async fn write_atomic(
 
 pub(crate) async fn sync_dir(executor: &Executor, path: &Path) -> io::Result<()> {
     let disk = &executor.node.disk;
-    IoDelay::new(&executor.kernel, disk.delay_ns(60_000, 2_500_000)).await;
+    IoDelay::new(&executor.kernel, disk.delay_ns(path, 60_000, 2_500_000)).await;
     executor.kernel.note(21, path.as_os_str().len() as u64);
     disk.check_sync(path)?;
     disk.sync_dir(path)
 }
 
 pub(crate) async fn exists(executor: &Executor, path: &Path) -> io::Result<bool> {
-    delay(executor).await;
+    delay(executor, path).await;
     match executor.node.disk.lookup(path) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -117,16 +117,16 @@ pub(crate) async fn exists(executor: &Executor, path: &Path) -> io::Result<bool>
 }
 
 pub(crate) async fn file_len(executor: &Executor, path: &Path) -> io::Result<u64> {
-    delay(executor).await;
+    delay(executor, path).await;
     executor.node.disk.file_len(path)
 }
 
 pub(crate) async fn lock_file(executor: &Executor, path: &Path) -> io::Result<Lock> {
-    delay(executor).await;
+    delay(executor, path).await;
     Lock::take(executor, path)
 }
 
-pub(crate) async fn space(executor: &Executor) -> (u64, u64) {
-    delay(executor).await;
+pub(crate) async fn space(executor: &Executor, path: &Path) -> (u64, u64) {
+    delay(executor, path).await;
     executor.node.disk.space()
 }
