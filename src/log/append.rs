@@ -341,9 +341,10 @@ impl Log {
             stats.batches += 1;
             stats.bytes_appended += u64::from(extent.size);
         });
-        state.unflushed_records = state
-            .unflushed_records
-            .saturating_add(extent.last.next().since(extent.base) as i64);
+        let (end, messages) = (extent.last.next(), state.config.flush_messages);
+        state
+            .interval
+            .appended(extent.base, end, messages, &state.marks);
         state.unflushed_batches += 1;
         if state.config.durability().waits_for_flush() && self.shard.journals.is_on() {
             let (end, size) = (extent.last.next(), u64::from(extent.size));

@@ -114,9 +114,9 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// The durability row these settings choose. Only `flush.messages=1` makes the
-    /// acknowledgement wait for the disk: with a larger value Kafka too acknowledges the records
-    /// in between from memory.
+    /// The durability row these settings choose. Only `flush.messages=1` makes every
+    /// acknowledgement wait for the disk: with a larger value those of the records in between come
+    /// from memory, as in Kafka, and [`FlushInterval`](super::flush_interval) says which wait.
     pub fn durability(&self) -> Durability {
         match (self.segment_io, self.flush_messages <= 1) {
             (SegmentIo::Buffered, false) => Durability::PageCache,
@@ -124,6 +124,13 @@ impl LogConfig {
             (SegmentIo::Direct, false) => Durability::Direct,
             (SegmentIo::Direct, true) => Durability::DirectFlushed,
         }
+    }
+
+    /// Whether segment files may be longer than what was written to them: zeros at the end of one
+    /// are no lost records then.
+    pub fn reserves_space(&self) -> bool {
+        let row = self.durability();
+        self.preallocate || row.waits_for_flush() || self.segment_io == SegmentIo::Direct
     }
 
     /// Entries an index file of `entry_bytes` per entry may hold (`segment.index.bytes` rounded

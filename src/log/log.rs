@@ -23,6 +23,7 @@ use super::config::{Durability, LogConfig};
 use super::dir::CheckpointFacts;
 use super::error::{LogError, StorageFailure};
 use super::flush::{Covered, FlushPlan};
+use super::flush_interval::FlushInterval;
 use super::flush_rounds::FlushRounds;
 use super::journal::Pending;
 use super::leader_epochs::{EpochEntry, LeaderEpochs};
@@ -91,8 +92,8 @@ pub(super) struct LogState {
     /// Counts the files made in the directory, and how many of them a directory sync covers.
     pub files_made: u64,
     pub files_synced: u64,
-    /// Records written since the last flush was asked for (`flush.messages`).
-    pub unflushed_records: i64,
+    /// What `flush.messages` above 1 asks for.
+    pub interval: FlushInterval,
     /// Batches appended since the last round, for the flush counters.
     pub unflushed_batches: u64,
     pub last_flush_ms: i64,
@@ -227,13 +228,13 @@ impl Log {
     }
 
     /// Up to where this replica may count records as its own: `durable` where the durability row
-    /// waits for the flush, `written` otherwise.
+    /// waits for the flush, `written` otherwise, unless `flush.messages` was reached.
     pub fn counted(&self) -> Offset {
         let state = self.state.borrow();
         if state.config.durability().waits_for_flush() {
             state.marks.durable()
         } else {
-            state.marks.written()
+            state.interval.acknowledged(&state.marks)
         }
     }
 
@@ -540,7 +541,7 @@ impl Log {
                 })
             })
             .collect();
-        state.unflushed_records = 0;
+        state.interval.planned(upto);
         Some(FlushPlan {
             segments,
             sync_dir: state.files_made > state.files_synced,
@@ -627,8 +628,7 @@ impl LogState {
     /// Whether some flush is owed for what is written now.
     pub(super) fn owes_flush(&self) -> bool {
         let wanted = self.flush_wanted > self.marks.in_segments();
-        let due = self.config.durability().waits_for_flush()
-            || self.unflushed_records >= self.config.flush_messages;
+        let due = self.config.durability().waits_for_flush() || self.interval.is_due();
         wanted || due && self.marks.written() > self.marks.durable()
     }
 }

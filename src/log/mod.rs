@@ -8,7 +8,7 @@
 //! | [`Log`] (`log`, `append`, `read`, `in_place`, `lookup`, `truncate`, `retention`, `upkeep`) | one replica's log |
 //! | `writer`, `write_queue`, `direct`, `preallocation` | the way of bytes to the disk: merged writes, those in flight, space ahead |
 //! | `relocate` | the place of a log taken over by its copy in another directory |
-//! | `flush`, `flush_rounds`, [`journal`] | flush rounds of each directory, its redo journal |
+//! | `flush`, `flush_rounds`, `flush_interval`, [`journal`] | flush rounds of each directory, its redo journal |
 //! | `segment`, `index`, `index_files`, `reindex`, `txn_index` | one segment, its indexes |
 //! | `open`, `leftovers`, `recover`, `rebuild`, `scan` | how a log comes to life |
 //! | `validator`, `producers`, `leader_epochs` | what may enter, duplicates and transactions, epochs |
@@ -31,6 +31,7 @@ mod direct;
 pub mod dump;
 mod error;
 mod flush;
+mod flush_interval;
 mod flush_rounds;
 mod in_place;
 pub mod index;

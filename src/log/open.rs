@@ -19,6 +19,7 @@ use crate::types::{Offset, PartitionId, Uuid};
 use super::checkpoint;
 use super::config::{LogConfig, SegmentIo};
 use super::error::{LogError, about};
+use super::flush_interval::FlushInterval;
 use super::index::{OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES};
 use super::index_files::{decode_index_files, read_index_files, read_last_time_entry};
 use super::journal::{self, Pending};
@@ -28,6 +29,7 @@ use super::log::{Log, LogParts, LogState, Status, partition_path};
 use super::names::{self, FileKind, FileState};
 use super::producers::{ProducerLimits, Producers};
 use super::recover::{Cut, Recovery};
+use super::reindex::is_damage;
 use super::segment::{Loaded, Segment};
 use super::shard::LogShard;
 use super::txn_index::TxnIndex;
@@ -117,8 +119,9 @@ impl Log {
             report: RecoveryReport::default(),
             segments: BTreeMap::new(),
             producers: Producers::with_limits(open.producer_limits),
-            epochs_found: epochs.clone(),
-            epochs,
+            epochs_found: epochs.clone().unwrap_or_default(),
+            epochs_read: epochs.is_none(),
+            epochs: epochs.unwrap_or_default(),
             check_from: None,
             log_end: Offset::ZERO,
             dir: dir.clone(),
@@ -128,6 +131,9 @@ impl Log {
             open,
         };
         loader.load_segments().await.map_err(storage("load"))?;
+        if loader.epochs_read {
+            loader.read_epochs().await.map_err(storage("recover"))?;
+        }
         loader.load_batches().await.map_err(storage("recover"))?;
         let (log, mut report) = loader
             .finish(shard, topic_id)
@@ -265,20 +271,19 @@ async fn claim_directory(
     }
 }
 
-/// A damaged leader-epoch checkpoint is reported and taken for empty: the batches that recovery
-/// reads, and the next leader, fill it again.
-fn load_epochs(dir: &Path, contents: &mut Contents) -> LeaderEpochs {
+/// `None` where the checkpoint is damaged: it is read from the batches then.
+fn load_epochs(dir: &Path, contents: &mut Contents) -> Option<LeaderEpochs> {
     let Some(bytes) = contents.take(names::LEADER_EPOCH_CHECKPOINT) else {
-        return LeaderEpochs::new();
+        return Some(LeaderEpochs::new());
     };
-    LeaderEpochs::decode(&bytes).unwrap_or_else(|error| {
+    let decoded = LeaderEpochs::decode(&bytes).inspect_err(|error| {
         let path = dir.join(names::LEADER_EPOCH_CHECKPOINT);
         tracing::warn!(
             file = %path.display(), bytes = bytes.len(), %error,
-            "damaged leader epoch checkpoint, all of it is ignored"
+            "damaged leader epoch checkpoint, it is read from the batches"
         );
-        LeaderEpochs::new()
-    })
+    });
+    decoded.ok()
 }
 
 /// A log on its way into life.
@@ -294,6 +299,8 @@ pub(super) struct Loader {
     pub epochs: LeaderEpochs,
     /// What the checkpoint says.
     pub epochs_found: LeaderEpochs,
+    /// They were read from the batches: the checkpoint is damaged.
+    pub epochs_read: bool,
     /// First segment whose batches must all be checked.
     pub check_from: Option<Offset>,
     pub log_end: Offset,
@@ -321,6 +328,7 @@ impl Loader {
             self.check_from = floor.or(bases.first()).copied();
         }
         let last = bases.last().copied();
+        let mut damaged = Vec::new();
         for base in bases {
             let len = self.live.get(&(base, FileKind::Log)).copied().unwrap_or(0);
             let segment = Rc::new(Segment::load(Loaded {
@@ -348,15 +356,20 @@ impl Loader {
             if self.must_check(base) {
                 continue;
             }
-            if let Err(error) = self.load_sidecars(&segment, Some(base) == last).await {
-                tracing::warn!(
-                    segment = %path.display(), %error,
-                    "index not usable, the segment is checked and its indexes are built anew"
-                );
-                self.check_from = Some(base);
+            match self.load_sidecars(&segment, Some(base) == last).await {
+                Ok(()) => {}
+                Err(error) if !is_damage(&error) => return Err(error),
+                Err(error) if Some(base) == last => {
+                    tracing::warn!(
+                        segment = %path.display(), %error,
+                        "index not usable, the segment is checked and its indexes are built anew"
+                    );
+                    self.check_from = Some(base);
+                }
+                Err(error) => damaged.push((segment, error.to_string())),
             }
         }
-        Ok(())
+        self.index_damaged(damaged).await
     }
 
     /// When a segment that has rolled was written last: retention counts from then where its records
@@ -501,14 +514,15 @@ impl Loader {
             files_made: 1,
             files_synced: 0,
             producer_limits: self.open.producer_limits,
-            unflushed_records: 0,
+            interval: FlushInterval::from(durable.clamp(Offset::ZERO, self.log_end)),
             unflushed_batches: 0,
             last_flush_ms: self.open.now_ms,
             flush_wanted: Offset::ZERO,
             space_short: false,
             held: false,
             is_future: false,
-            epochs_unwritten: self.report.segments_checked > 0 && epochs_changed,
+            epochs_unwritten: self.epochs_read
+                || self.report.segments_checked > 0 && epochs_changed,
             synced_below: Cell::new(Offset::ZERO),
             unproven,
             persisting: false,

@@ -232,11 +232,15 @@ impl<'a> Recovery<'a> {
         handles.reader.sync_data().await?;
         segment.file_resized(position);
         let file = self.path_of(segment);
-        if zeros {
+        if zeros && self.loader.open.config.reserves_space() {
             // Space that was reserved ahead and never written: nothing is lost.
             tracing::debug!(file = %file.display(), position, bytes, "reserved space cut");
             return Ok(false);
         }
+        let reason = match zeros {
+            true => "nothing but zeros to the end of the file".to_owned(),
+            false => reason,
+        };
         tracing::warn!(file = %file.display(), offset = %*next, position, bytes, reason, "log cut");
         let segment = segment.base();
         self.loader.report.cuts.push(Cut {

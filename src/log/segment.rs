@@ -553,6 +553,13 @@ impl Segment {
         state.txns_unwritten = false;
     }
 
+    /// Before the aborted transactions of the whole segment are entered again.
+    pub fn start_txns_over(&self) {
+        let mut state = self.state.borrow_mut();
+        state.txns = TxnIndex::default();
+        state.txns_unwritten = true;
+    }
+
     /// The largest timestamp as the last time-index entry gives it (a sealed segment at load).
     pub fn adopt_max_timestamp(&self, timestamp: i64, offset: Offset) {
         let mut state = self.state.borrow_mut();

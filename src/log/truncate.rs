@@ -13,9 +13,10 @@ use crate::wire::ErrorCode;
 
 use super::config::LogConfig;
 use super::error::LogError;
+use super::flush_interval::FlushInterval;
 use super::journal::Change;
 use super::leftovers;
-use super::log::{Log, Status};
+use super::log::{Log, LogState, Status};
 use super::names::{self, FileKind, FileState};
 use super::open::draw_jitter;
 use super::producers::Producers;
@@ -103,6 +104,7 @@ impl Log {
             state.epochs.clear();
             state.epochs_unwritten = true;
             state.marks = super::watermarks::Watermarks::starting_at(offset);
+            state.interval = FlushInterval::from(offset);
             // Those that retention gave up and has not removed yet go first: a hole behind them
             // would look like a loss.
             let live = std::mem::take(&mut state.segments).into_values();
@@ -256,6 +258,10 @@ impl Log {
             state.generation += 1;
             state.marks.truncated_to(offset);
             state.pending.cut(offset);
+            let LogState {
+                interval, marks, ..
+            } = &mut *state;
+            interval.cut(offset, marks);
             state.synced_below.set(offset.min(state.synced_below.get()));
             state.first_dirty = state.first_dirty.map(|dirty| dirty.min(offset));
         }
@@ -314,6 +320,10 @@ impl Log {
         {
             let mut state = self.state_mut();
             state.marks.truncated_to(cut.offset);
+            let LogState {
+                interval, marks, ..
+            } = &mut *state;
+            interval.cut(cut.offset, marks);
             state.epochs_unwritten |= state.epochs.truncate_from_end(cut.offset);
         }
         self.rebuild_producers(cut.offset).await?;

@@ -52,7 +52,6 @@ impl Log {
             state.marks.journaled_to(upto);
             let durable = state.marks.durable();
             state.pending.flushed_to(durable);
-            state.unflushed_records = 0;
             state.last_flush_ms = rt::wall_ms();
         }
         self.announce();

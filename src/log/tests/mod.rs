@@ -4,7 +4,9 @@ mod cleaner_upkeep;
 mod cleaning;
 mod cold;
 mod compaction;
+mod derived;
 mod disks;
+mod flushing;
 mod history;
 mod in_place;
 mod journal;
@@ -16,7 +18,6 @@ mod power;
 mod reading;
 mod recovery;
 mod retaining;
-
 mod unlinking;
 
 use std::future::Future;
