@@ -36,19 +36,7 @@ impl Log {
             if segment.max_timestamp().0 < target {
                 continue;
             }
-            self.load_indexes(&segment).await?;
-            let floor = segment
-                .floor_offset_by_time(target)
-                .unwrap_or(segment.base());
-            let from = floor.max(log_start);
-            let mut found = None;
-            self.walk(&segment, from, |batch| {
-                if batch.max_timestamp() >= target && batch.last_offset() >= log_start {
-                    found = self.first_record_at(batch, target, log_start)?;
-                }
-                Ok(found.is_none())
-            })
-            .await?;
+            let found = self.first_in(&segment, target, log_start).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -60,28 +48,62 @@ impl Log {
     pub async fn max_timestamp_offset(&self) -> Result<Option<TimestampOffset>, LogError> {
         self.check_usable()?;
         let log_start = self.log_start();
-        let largest = {
-            let state = self.state();
-            let mut largest: Option<(i64, Rc<Segment>)> = None;
-            for segment in state.segments.values() {
-                let timestamp = segment.max_timestamp().0;
-                if timestamp >= 0 && largest.as_ref().is_none_or(|(best, _)| timestamp > *best) {
-                    largest = Some((timestamp, segment.clone()));
-                }
+        let (mut latest, mut from) = (None::<TimestampOffset>, Offset::ZERO);
+        while let Some((timestamp, segment)) = self.latest_segment(from)
+            && latest.is_none_or(|latest| timestamp > latest.timestamp)
+        {
+            let found = self.first_in(&segment, timestamp, log_start).await?;
+            if found.is_some() || segment.base() >= log_start {
+                return Ok(found.or(latest));
             }
-            largest
-        };
-        let Some((timestamp, segment)) = largest else {
-            return Ok(None);
-        };
-        self.load_indexes(&segment).await?;
+            // It was deleted with the beginning of its segment. Of what is left there no index
+            // tells; what lies before is deleted as a whole.
+            self.walk(&segment, log_start, |batch| {
+                self.each_record(batch, log_start, |record| {
+                    if latest.is_none_or(|latest| record.timestamp > latest.timestamp) {
+                        latest = Some(record);
+                    }
+                    true
+                })?;
+                Ok(true)
+            })
+            .await?;
+            from = segment.base().next();
+        }
+        Ok(latest)
+    }
+
+    /// The first segment from `base` on with the largest timestamp of these.
+    fn latest_segment(&self, base: Offset) -> Option<(i64, Rc<Segment>)> {
+        let state = self.state();
+        let mut latest: Option<(i64, Rc<Segment>)> = None;
+        for segment in state.segments.range(base..).map(|(_, segment)| segment) {
+            let timestamp = segment.max_timestamp().0;
+            if timestamp >= 0 && latest.as_ref().is_none_or(|(best, _)| timestamp > *best) {
+                latest = Some((timestamp, segment.clone()));
+            }
+        }
+        latest
+    }
+
+    /// The first record of a segment with a timestamp of at least `target`, not below the log start.
+    async fn first_in(
+        &self,
+        segment: &Rc<Segment>,
+        target: i64,
+        log_start: Offset,
+    ) -> Result<Option<TimestampOffset>, LogError> {
+        self.load_indexes(segment).await?;
         let floor = segment
-            .floor_offset_by_time(timestamp)
+            .floor_offset_by_time(target)
             .unwrap_or(segment.base());
         let mut found = None;
-        self.walk(&segment, floor.max(log_start), |batch| {
-            if batch.max_timestamp() >= timestamp {
-                found = self.first_record_at(batch, timestamp, log_start)?;
+        self.walk(segment, floor.max(log_start), |batch| {
+            if batch.max_timestamp() >= target && batch.last_offset() >= log_start {
+                self.each_record(batch, log_start, |record| {
+                    found = (record.timestamp >= target).then_some(record);
+                    found.is_none()
+                })?;
             }
             Ok(found.is_none())
         })
@@ -215,13 +237,13 @@ impl Log {
         }
     }
 
-    /// The first record of a batch with a timestamp of at least `target` at or past `log_start`.
-    fn first_record_at(
+    /// Shows the records of a batch that are not below the log start to `visit`, until that says no.
+    fn each_record(
         &self,
         batch: &Batch,
-        target: i64,
         log_start: Offset,
-    ) -> Result<Option<TimestampOffset>, LogError> {
+        mut visit: impl FnMut(TimestampOffset) -> bool,
+    ) -> Result<(), LogError> {
         let epoch = batch.partition_leader_epoch();
         let leader_epoch = (epoch != LeaderEpoch::UNKNOWN).then_some(epoch);
         let damaged = |error: &dyn ToString| LogError::Damaged {
@@ -237,16 +259,15 @@ impl Log {
             .map_err(|error| damaged(&error))?;
         for record in records {
             let record = record.map_err(|error| damaged(&error))?;
-            let timestamp = stamp.unwrap_or(record.timestamp);
-            if timestamp >= target && record.offset >= log_start {
-                let offset = record.offset;
-                return Ok(Some(TimestampOffset {
-                    timestamp,
-                    offset,
-                    leader_epoch,
-                }));
+            let at = TimestampOffset {
+                timestamp: stamp.unwrap_or(record.timestamp),
+                offset: record.offset,
+                leader_epoch,
+            };
+            if at.offset >= log_start && !visit(at) {
+                break;
             }
         }
-        Ok(None)
+        Ok(())
     }
 }

@@ -191,14 +191,12 @@ fn aborted_transactions_are_read_from_the_batches_where_their_index_is_damaged()
     on_shard(|dir| async move {
         let shard = without_cache();
         let (log, _) = Log::open(&shard, opened(&dir)).await.unwrap();
-        let mut sequence = 0;
         // Some begin in one segment and end in another.
-        for round in 0..60 {
-            let mut builder = BatchBuilder::new().with_producer(7, 0, sequence);
+        for round in 0..60u8 {
+            let mut builder = BatchBuilder::new().with_producer(7, 0, i32::from(round));
             builder.transactional = true;
             let value = [round; 150];
             builder.append(NOW_MS, None, Some(&value), &[]).unwrap();
-            sequence += 1;
             let batch = builder.build().unwrap();
             log.append_as_leader(batch, as_leader()).unwrap();
             if round % 3 == 2 {
@@ -216,10 +214,10 @@ fn aborted_transactions_are_read_from_the_batches_where_their_index_is_damaged()
         assert!(want.len() > 5);
         let indexes = files(&log, "txnindex");
         assert!(indexes.len() > 2);
-        for at in 0..indexes.len() {
-            let good = fs::read(&indexes[at]).unwrap();
+        for index in &indexes {
+            let good = fs::read(index).unwrap();
             for snapshots_too in [false, true] {
-                fs::write(&indexes[at], b"garbage").unwrap();
+                fs::write(index, b"garbage").unwrap();
                 if snapshots_too {
                     for snapshot in files(&log, "snapshot") {
                         fs::remove_file(snapshot).unwrap();
@@ -228,7 +226,7 @@ fn aborted_transactions_are_read_from_the_batches_where_their_index_is_damaged()
                 let (log, report) = Log::open(&shard, after_clean_stop(&dir)).await.unwrap();
                 assert_eq!((report.segments_checked, log.log_end()), (1, end));
                 assert_eq!(log.aborted_transactions(Offset(0), end), want);
-                assert_eq!(fs::read(&indexes[at]).unwrap(), good);
+                assert_eq!(fs::read(index).unwrap(), good);
                 log.close().await.unwrap();
             }
         }

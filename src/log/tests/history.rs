@@ -6,7 +6,6 @@ use crate::wire::batch::Batch;
 struct Known {
     base: i64,
     last: i64,
-    max_timestamp: i64,
     stamps: Vec<i64>,
     body: Bytes,
 }
@@ -51,7 +50,6 @@ impl History {
         self.known.push(Known {
             base: appended.first_offset.0,
             last: appended.last_offset.0,
-            max_timestamp: stamps.iter().copied().max().unwrap(),
             stamps,
             body: bytes.slice(61..),
         });
@@ -121,15 +119,13 @@ impl History {
             want,
             "target {target}"
         );
-        let want = self.known.iter().map(|batch| batch.max_timestamp).max();
-        if self
-            .known
-            .first()
-            .is_none_or(|first| first.base >= self.log_start)
-        {
-            let found = self.log.max_timestamp_offset().await.unwrap();
-            assert_eq!(found.map(|f| f.timestamp), want);
-        }
+        let records = self.known.iter();
+        let records = records.flat_map(|one| (one.base..).zip(one.stamps.iter().copied()));
+        let want = records
+            .filter(|(offset, _)| *offset >= self.log_start)
+            .min_by_key(|(offset, stamp)| (-stamp, *offset));
+        let found = self.log.max_timestamp_offset().await.unwrap();
+        assert_eq!(found.map(|f| (f.offset.0, f.timestamp)), want);
     }
 
     async fn truncate(&mut self) {
@@ -164,7 +160,9 @@ impl History {
         reopen.recovery_point = self.recovery_point.min(self.log.durable());
         reopen.log_start = Some(self.log.log_start());
         let (log, report) = Log::open(&self.shard, reopen).await.unwrap();
-        assert_eq!(report.cuts, vec![]);
+        // Space that an earlier life's row reserved may look like a loss to this one's.
+        let zeros = |cut: &Cut| cut.reason.starts_with("nothing but zeros");
+        assert!(report.cuts.iter().all(zeros), "{:?}", report.cuts);
         assert_eq!(report.segments_deleted, vec![]);
         assert_eq!(log.log_start().0, self.log_start);
         assert_eq!(log.log_end().0, self.end());

@@ -167,12 +167,12 @@ def keyed(first, keys, value):
     ]
 
 
-def cleaned(kafka, topic):
-    """Waits until Kafka's cleaner has been everywhere but in the segment that is written to."""
-    checkpoint = kafka.data / "cleaner-offset-checkpoint"
+def cleaned(broker, topic):
+    """Waits until the cleaner has been everywhere but in the segment that is written to."""
+    checkpoint = broker.data / "cleaner-offset-checkpoint"
 
     def done():
-        active = int(segments(kafka.data / (topic + "-0"))[-1].stem)
+        active = int(segments(broker.data / (topic + "-0"))[-1].stem)
         return checkpoint.exists() and f"{topic} 0 {active}\n" in checkpoint.read_text() + "\n"
 
     until("the cleaner has reached the active segment", done, seconds=60)
@@ -182,10 +182,9 @@ def values(read):
     return [(r["key"], r["value"]) for r in read]
 
 
-@check("kafka-transactions-and-compaction-open-here", own_broker=True, seconds=400)
-def transactions_open_here(ctx):
-    """Committed, aborted and open transactions, and what Kafka's cleaner left, are served by the broker that opens them."""
-    writer = ctx.new_broker(kind=Kafka, log__cleaner__backoff__ms=100, **FEW_PARTITIONS)
+def cleaned_opens(ctx, first, second):
+    """Committed, aborted and open transactions, and what the one broker's cleaner left, are served by the other that opens them."""
+    writer = ctx.new_broker(kind=first, log__cleaner__backoff__ms=100, **FEW_PARTITIONS)
     # Segments roll by the timestamps of records. A transaction's marker bears the present time, records that of an hour ago.
     ended, pending = ctx.topic("-ended", segment__ms=100, index__interval__bytes=100), ctx.topic("-pending")
     compacted = ctx.topic(
@@ -214,7 +213,7 @@ def transactions_open_here(ctx):
     wanted = seen(ctx, topics)
     ends = {topic: ctx.offsets(topic, -1) for topic in topics}
 
-    # What Kafka says, held against what was sent: else a wrong read of ours could agree with a wrong check.
+    # What the first says, held against what was sent: else two wrong reads could agree.
     committed = r[:15] + r[30:45] + r[60:80] + r[90:]
     same([x["value"] for x in wanted[ended]["read_uncommitted"]], [x["value"] for x in r], "all of the transactions")
     same([x["value"] for x in wanted[ended]["read_committed"]], [x["value"] for x in committed], "committed transactions")
@@ -228,13 +227,14 @@ def transactions_open_here(ctx):
     assert 0 in sound(ctx, writer, topics)[compacted], "no batch without records"
     internal_logs(ctx, writer)
 
-    opener = ctx.new_broker(directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data), **FEW_PARTITIONS)
+    opener = ctx.new_broker(
+        kind=second, directory="opener", prepare=lambda b: shutil.copytree(writer.data, b.data), **FEW_PARTITIONS)
     same({topic: ctx.offsets(topic, -1) for topic in topics}, ends, "end offsets")
     serves(ctx, wanted, "opened")
     more = [{**x, "timestamp": BASE_MS + 60_000 + i * 50, "key": f"more-{i}"} for i, x in enumerate(records(40))]
     for topic in topics:
-        first = ends[topic][0]
-        same([a["offset"] for a in ctx.produce("java", topic, "gzip", more)], list(range(first, first + 40)), f"{topic}: offsets go on")
+        at = ends[topic][0]
+        same([a["offset"] for a in ctx.produce("java", topic, "gzip", more)], list(range(at, at + 40)), f"{topic}: offsets go on")
     opener.stop()
     sound(ctx, opener, topics)
 
@@ -251,13 +251,23 @@ def transactions_open_here(ctx):
             # An open transaction holds back whatever comes after it.
             if (topic, level) != (pending, "read_committed"):
                 read += with_offsets(more, ends[topic][0])
-    bare = ctx.new_broker(directory="bare", prepare=without_what_can_be_made_again, **FEW_PARTITIONS)
+    bare = ctx.new_broker(kind=second, directory="bare", prepare=without_what_can_be_made_again, **FEW_PARTITIONS)
     serves(ctx, wanted, "opened without indexes and snapshots")
     bare.stop()
     sound(ctx, bare, topics)
 
-    ctx.new_broker(kind=Kafka, directory="again", prepare=lambda b: shutil.copytree(opener.data, b.data), **FEW_PARTITIONS)
-    serves(ctx, wanted, "back in Kafka")
+    ctx.new_broker(kind=first, directory="again", prepare=lambda b: shutil.copytree(opener.data, b.data), **FEW_PARTITIONS)
+    serves(ctx, wanted, "back where it came from")
+
+
+@check("kafka-transactions-and-compaction-open-here", own_broker=True, seconds=400)
+def transactions_open_here(ctx):
+    cleaned_opens(ctx, Kafka, ctx.kind)
+
+
+@check("transactions-and-compaction-open-in-kafka", own_broker=True, seconds=400)
+def transactions_open_in_kafka(ctx):
+    cleaned_opens(ctx, ctx.kind, Kafka)
 
 
 @check("kafka-compacts-what-was-written-here", own_broker=True, seconds=240)
