@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use highwater::lab::histogram::Histogram;
 use highwater::lab::result::{BenchResult, Latency, LatencyKind, Run, SCHEMA};
@@ -539,17 +540,24 @@ fn records_that_the_broker_refuses_are_errors_not_silence() {
     );
 }
 
-/// How many records a consumer is shown of the whole topic.
-fn visible(broker: &Broker, topic: &str, isolation: &str) -> u64 {
-    let output = Command::new(env!("CARGO_BIN_EXE_highwater"))
-        .args(["consume", "--bootstrap-server", &broker.bootstrap()])
-        .args(["--topic", topic, "--from-beginning", "--no-value"])
-        .args(["--print-offset", "--isolation-level", isolation])
-        .args(["--timeout-ms", "3000"])
-        .output()
-        .expect("the binary can be run");
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).unwrap().lines().count() as u64
+/// How many records a consumer is shown of the whole topic. One that sees fewer than wanted may
+/// only have been held up: another waits longer.
+fn visible(broker: &Broker, topic: &str, isolation: &str, wanted: u64) -> u64 {
+    let shown = |silence_ms: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_highwater"))
+            .args(["consume", "--bootstrap-server", &broker.bootstrap()])
+            .args(["--topic", topic, "--from-beginning", "--no-value"])
+            .args(["--print-offset", "--isolation-level", isolation])
+            .args(["--timeout-ms", silence_ms])
+            .output()
+            .expect("the binary can be run");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap().lines().count() as u64
+    };
+    match shown("3000") {
+        fewer if fewer < wanted => shown("15000"),
+        count => count,
+    }
 }
 
 #[test]
@@ -598,9 +606,9 @@ fn consumers_see_what_transactions_have_committed_and_nothing_else() {
         assert_eq!(received, all.records_committed, "{:?}", run.warnings);
         assert_eq!(latency(run, LatencyKind::Produce).samples, 2_000);
         assert_eq!(latency(run, LatencyKind::Commit).samples, all.committed);
-        let committed = visible(&broker, topic, "read_committed");
+        let committed = visible(&broker, topic, "read_committed", all.records_committed);
         assert_eq!(committed, all.records_committed);
-        assert_eq!(visible(&broker, topic, "read_uncommitted"), 2_000);
+        assert_eq!(visible(&broker, topic, "read_uncommitted", 2_000), 2_000);
     }
 }
 
@@ -637,7 +645,17 @@ fn a_broker_that_is_killed_and_comes_back_loses_no_count() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    // In the middle of the load, however long it took to begin.
+    let mut client = Client::connect(broker.address);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let ends = (0..2).map(|at| client.list_offset("t", at, LATEST).unwrap_or(0));
+        if ends.sum::<i64>() > 200 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the load does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     broker.kill();
     broker.restart();
     assert!(child.wait().unwrap().success());

@@ -5,8 +5,9 @@
 mod support;
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use highwater::client::{
     Admin, CommittedOffset, Consumer, ConsumerConfig, GroupMetadata, Isolation, NewTopic,
@@ -18,7 +19,7 @@ use highwater::wire::ErrorCode;
 use support::Broker;
 
 /// How long records are waited for that must come.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing must come before nothing is believed to come.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -242,13 +243,26 @@ async fn commit_or_abort(producer: &Producer) -> bool {
 #[test]
 fn a_broker_that_is_killed_takes_no_transaction_apart() {
     let (bootstrap, mut broker) = broker();
-    let killing = std::thread::spawn(move || {
-        for _ in 0..2 {
-            std::thread::sleep(Duration::from_secs(2));
-            broker.kill();
-            broker.restart();
+    let commits = Arc::new(AtomicUsize::new(0));
+    let killed = Arc::new(AtomicBool::new(false));
+    let killing = std::thread::spawn({
+        let (commits, killed) = (commits.clone(), killed.clone());
+        move || {
+            for _ in 0..2 {
+                // In the middle of transactions, however long it took to begin with them.
+                let before = commits.load(Ordering::SeqCst);
+                let deadline = Instant::now() + PATIENCE;
+                while commits.load(Ordering::SeqCst) == before {
+                    assert!(Instant::now() < deadline, "nothing is committed");
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                std::thread::sleep(Duration::from_secs(1));
+                broker.kill();
+                broker.restart();
+            }
+            killed.store(true, Ordering::SeqCst);
+            broker
         }
-        broker
     });
     on_executor(move || async move {
         let topic = topic(&bootstrap, "killed", 2).await;
@@ -257,7 +271,13 @@ fn a_broker_that_is_killed_takes_no_transaction_apart() {
         let mut committed = Vec::new();
         let begun = rt::now();
         let mut round = 0;
-        while rt::now().since(begun) < Duration::from_secs(8) {
+        loop {
+            // Goes on a while after the last kill; not for ever where there was none.
+            let past = rt::now().since(begun);
+            let enough = past >= Duration::from_secs(8) && killed.load(Ordering::SeqCst);
+            if enough || past >= 2 * PATIENCE {
+                break;
+            }
             producer.begin_transaction().unwrap();
             let mut values = Vec::new();
             for number in 0..10 {
@@ -268,6 +288,7 @@ fn a_broker_that_is_killed_takes_no_transaction_apart() {
             }
             if commit_or_abort(&producer).await {
                 committed.extend(values);
+                commits.fetch_add(1, Ordering::SeqCst);
             }
             round += 1;
         }

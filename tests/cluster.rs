@@ -15,11 +15,13 @@ use support::load::{Load, PATIENCE};
 
 const PARTITIONS: i32 = 3;
 /// Faster than Kafka's, so that a test sees a failover in seconds.
-const QUICK: [&str; 4] = [
-    "broker.session.timeout.ms=1500",
+const QUICK: [&str; 5] = [
+    // Not so short that a node on a busy machine is taken for dead.
+    "broker.session.timeout.ms=4000",
     "broker.heartbeat.interval.ms=200",
     "replica.lag.time.max.ms=3000",
     "num.partitions=3",
+    "offsets.topic.num.partitions=1",
 ];
 
 fn kills() -> usize {
@@ -39,6 +41,9 @@ fn cluster_with_topic(settings: &[&str]) -> Cluster {
             let Some(leader) = client.partitions("t").get(&partition).map(|p| p.leader_id) else {
                 return false;
             };
+            if leader < 0 {
+                return false;
+            }
             let address = cluster.node(leader).address;
             Client::connect(address).list_offset("t", partition, -2) == Ok(0)
         });
@@ -63,10 +68,8 @@ fn leader(cluster: &mut Cluster, ask: i32, partition: i32) -> i32 {
 #[test]
 fn a_record_is_acknowledged_after_its_followers_have_fetched_it() {
     let mut cluster = cluster_with_topic(&["highwater.request.log=true"]);
-    let leader_id = leader(&mut cluster, 1, 0);
-    let address = cluster.node(leader_id).address;
-    let mut client = Client::connect(address);
-    assert_eq!(client.produce("t", 0, b"one"), Ok(0));
+    let (leader_id, mut client, offset) = cluster.produce_at_leader(1, "t", b"one");
+    assert_eq!(offset, 0);
     let (records, high_watermark) = client.fetch("t", 0, 0).unwrap();
     assert_eq!((records.len(), high_watermark), (1, 1));
     // The leader's own log of requests proves the hops: both followers fetched with offset 1
@@ -136,12 +139,10 @@ fn a_rolling_restart_loses_nothing() {
 #[test]
 fn a_stopped_follower_leaves_the_set_and_no_longer_holds_back_the_others() {
     let mut cluster = cluster_with_topic(&[]);
-    let leader_id = leader(&mut cluster, 1, 0);
+    let (leader_id, mut client, offset) = cluster.produce_at_leader(1, "t", b"with all three");
+    assert_eq!(offset, 0);
     let follower = 1 + leader_id % 3;
     let pid = cluster.node(follower).pid();
-    let address = cluster.node(leader_id).address;
-    let mut client = Client::connect(address);
-    assert_eq!(client.produce("t", 0, b"with all three"), Ok(0));
     signal("STOP", pid);
     // Waits for the follower until it leaves the set: then two are enough.
     let waited = client.produce("t", 0, b"without one");
@@ -160,7 +161,11 @@ fn a_leader_that_stands_still_loses_its_place_and_nothing_that_it_acknowledged()
     let total = load.run(|| {
         for partition in 0..PARTITIONS {
             load.goes_on(load.done());
-            let old = leader(&mut cluster, 1, partition);
+            let mut old = -1;
+            wait_for("one leads", || {
+                old = leader(&mut cluster, 1, partition);
+                old >= 0
+            });
             let pid = cluster.node(old).pid();
             let other = 1 + old % 3;
             signal("STOP", pid);
@@ -211,12 +216,10 @@ fn brokers_that_are_no_controllers_follow_one_that_is() {
 #[test]
 fn too_few_in_sync_refuse_what_must_be_on_two() {
     let mut cluster = cluster_with_topic(&[]);
-    let leader_id = leader(&mut cluster, 1, 0);
-    let address = cluster.node(leader_id).address;
+    let (leader_id, mut client, offset) = cluster.produce_at_leader(1, "t", b"one");
+    assert_eq!(offset, 0);
     // With the controllers' majority alive only one broker may be gone; the other follower stops
     // being a replica by being stopped, not killed.
-    let mut client = Client::connect(address);
-    assert_eq!(client.produce("t", 0, b"one"), Ok(0));
     let others: Vec<i32> = (1..=3).filter(|id| *id != leader_id).collect();
     let pids: Vec<u32> = others.iter().map(|id| cluster.node(*id).pid()).collect();
     signal("STOP", pids[0]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use support::cluster::Cluster;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a command that succeeded has printed.
 fn run_with_input(arguments: &[&str], input: &str) -> String {

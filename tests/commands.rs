@@ -276,8 +276,9 @@ fn the_dumped_log_shows_what_was_produced() {
             "=",
             "--compression-type",
             codec,
+            // Both lines are in one batch; it ends with the input.
             "--linger-ms",
-            "200",
+            "5000",
             "--header",
             "source=test",
         ];
@@ -502,7 +503,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
         .failed("no key separator in line 2");
 
     let bootstrap = cluster.0.bootstrap();
-    let impatient = ["--bootstrap-server", &bootstrap, "--api-timeout-ms", "500"];
+    let impatient = ["--bootstrap-server", &bootstrap, "--api-timeout-ms", "5000"];
     let produce = [&["produce", "--topic", "nope"], &impatient[..]].concat();
     run_with_input(&produce, "a\n").failed("UNKNOWN_TOPIC_OR_PARTITION");
     // Nobody listens on port 1.

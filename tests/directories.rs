@@ -7,7 +7,7 @@ mod support;
 use highwater::wire::ErrorCode;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use support::Broker;
@@ -114,11 +114,7 @@ fn scrape(port: u16) -> String {
 #[test]
 fn a_directory_that_vanishes_takes_its_partitions_and_nothing_else() {
     let home = Home::new();
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = support::fixed_port();
     let metrics = format!("highwater.metrics.listener=127.0.0.1:{port}");
     let mut broker = home.start(&[&metrics]);
     let mut client = Client::connect(broker.address);

@@ -39,6 +39,9 @@ fn a_small_lab_measures_kills_and_simulates_and_tells_the_truth() {
     let output = home.path().join("durability");
     let done = lab(&[
         "--quick",
+        // So that one slow flush is not all that is measured.
+        "--seconds",
+        "6",
         "--seeds",
         "4",
         "--rows",
@@ -115,6 +118,8 @@ fn brokers_that_do_not_start_cost_nobody_the_rows_that_were_measured() {
     let output = home.path().join("durability");
     let done = lab(&[
         "--quick",
+        "--seconds",
+        "6",
         "--seeds",
         "1",
         "--kafka-home",

@@ -24,6 +24,8 @@ fn survives(settings: &[&str]) {
         "log.segment.bytes=1048576",
         "log.flush.offset.checkpoint.interval.ms=50",
         "replica.high.watermark.checkpoint.interval.ms=50",
+        // For the group of the reader.
+        "offsets.topic.num.partitions=1",
     ];
     all.extend(settings);
     let mut broker = Broker::start(&all);

@@ -137,21 +137,34 @@ fn the_door_keeps_to_its_limits_and_gives_places_back() {
 
 #[test]
 fn a_silent_connection_is_closed_and_a_busy_one_is_not() {
-    let broker = Broker::start(&["connections.max.idle.ms=1000"]);
-    let mut silent = Raw::connect(broker.address);
+    // Long enough for the busy one not to be silent when the test stands still.
+    let broker = Broker::start(&["connections.max.idle.ms=5000"]);
     let mut busy = Raw::connect(broker.address);
+    // Makes the topic, which takes its time.
+    metadata(&mut busy, "a");
+    let mut silent = Raw::connect(broker.address);
+    let moment = Duration::from_millis(100);
+    silent.stream.set_read_timeout(Some(moment)).unwrap();
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(2500) {
+    let mut closed = false;
+    // The busy one lives well beyond the limit.
+    while !closed || begun.elapsed() < Duration::from_millis(7500) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it stays open");
         metadata(&mut busy, "a");
-        std::thread::sleep(Duration::from_millis(100));
+        if closed {
+            std::thread::sleep(moment);
+        } else {
+            closed = silent.is_closed_by_peer();
+        }
     }
-    assert!(silent.is_closed_by_peer());
     metadata(&mut busy, "a");
 }
 
 #[test]
 fn a_peer_that_reads_no_answers_costs_nobody_else() {
     let broker = Broker::start(&[]);
+    // Makes the topic, which takes its time.
+    metadata(&mut Raw::connect(broker.address), "a");
     let mut deaf = Raw::connect(broker.address);
     deaf.stream
         .set_write_timeout(Some(Duration::from_millis(500)))
@@ -169,16 +182,17 @@ fn a_peer_that_reads_no_answers_costs_nobody_else() {
     let mut other = Raw::connect(broker.address);
     let begun = Instant::now();
     assert_eq!(metadata(&mut other, "a").brokers.len(), 1);
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(15));
 }
 
 #[test]
 fn a_stop_answers_the_requests_under_way_first() {
-    let mut broker = Broker::start(&[]);
+    let port = support::fixed_port();
+    let mut broker = Broker::start(&[&format!("highwater.metrics.listener=127.0.0.1:{port}")]);
     let mut raw = Raw::connect(broker.address);
     let topic_id = metadata(&mut raw, "t").topics[0].topic_id;
     let fetch = FetchRequest {
-        max_wait_ms: 20_000,
+        max_wait_ms: 60_000,
         min_bytes: 1,
         topics: vec![FetchTopic {
             topic_id,
@@ -191,11 +205,22 @@ fn a_stop_answers_the_requests_under_way_first() {
         ..Default::default()
     };
     let sent = raw.send(&fetch, 17);
-    std::thread::sleep(Duration::from_millis(300));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let waits = || {
+        let page = scrape(port, "/metrics");
+        let mut shards = page
+            .lines()
+            .filter(|line| line.starts_with("highwater_purgatory_fetch{"));
+        shards.any(|line| !line.ends_with(" 0"))
+    };
+    while !waits() {
+        assert!(Instant::now() < deadline, "the fetch does not wait");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let begun = Instant::now();
     broker.stop();
     assert!(
-        begun.elapsed() < Duration::from_secs(5),
+        begun.elapsed() < Duration::from_secs(15),
         "the long poll held the stop up"
     );
     let (answered, response): (i32, FetchResponse) = raw.read(17);
@@ -206,11 +231,7 @@ fn a_stop_answers_the_requests_under_way_first() {
 
 #[test]
 fn metrics_count_what_was_asked_and_how_far_the_log_is() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = support::fixed_port();
     let broker = Broker::start(&[&format!("highwater.metrics.listener=127.0.0.1:{port}")]);
     let mut raw = Raw::connect(broker.address);
     metadata(&mut raw, "counted");

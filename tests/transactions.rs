@@ -111,9 +111,21 @@ fn seen(bootstrap: &str, isolation: &str) -> Vec<Vec<String>> {
     values
 }
 
+/// A reader sees these values in each partition. For a moment it may see the first of them only: a
+/// commit is answered before the partitions have heard of it. It never sees others.
 fn assert_seen(bootstrap: &str, isolation: &str, values: &[&str]) {
-    for (partition, seen) in seen(bootstrap, isolation).iter().enumerate() {
-        assert_eq!(seen, values, "{isolation}, partition {partition}");
+    let deadline = Instant::now() + WAIT;
+    loop {
+        let found = seen(bootstrap, isolation);
+        for (partition, seen) in found.iter().enumerate() {
+            let due = &values[..values.len().min(seen.len())];
+            assert_eq!(seen, due, "{isolation}, partition {partition}");
+        }
+        if found.iter().all(|seen| seen.len() == values.len()) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{isolation}: {found:?} only");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

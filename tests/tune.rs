@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -479,12 +479,22 @@ fn a_measured_directory_that_is_left_is_told() {
         .spawn()
         .unwrap();
     let scratch = home.path().join(format!("highwater-tune-{}", child.id()));
-    while !scratch.exists() && child.try_wait().unwrap().is_none() {
+    // It has made its first file, and stands still meanwhile: what it meets next is the file in its
+    // place, never that there is nothing.
+    let first = scratch.join("device");
+    while !first.exists() && child.try_wait().unwrap().is_none() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    let signal = |name: &str| {
+        let pid = child.id().to_string();
+        let status = Command::new("kill").args([name, &pid]).status();
+        assert!(status.unwrap().success());
+    };
+    signal("-STOP");
     // A file in its place ends the measurement, and cannot be removed as a directory.
     fs::rename(&scratch, home.path().join("moved")).unwrap();
     fs::write(&scratch, "").unwrap();
+    signal("-CONT");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
@@ -500,9 +510,7 @@ fn a_profile_decides_where_a_flush_goes_and_a_setting_decides_against_it() {
     fs::write(&profile, text).unwrap();
     let named = format!("highwater.disk.profile={}", profile.display());
     for (own, by_journal) in [(None, true), (Some("highwater.journal.logs.min=3"), false)] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
+        let port = support::fixed_port();
         let metrics = format!("highwater.metrics.listener=127.0.0.1:{port}");
         let mut settings = vec![
             named.as_str(),

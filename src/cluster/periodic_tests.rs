@@ -60,8 +60,9 @@ fn a_silent_broker_is_fenced_and_an_idle_controller_shows_that_it_lives() {
             if !executor.is_control() {
                 return;
             }
+            // Longer than a slow disk takes between the heartbeat and the second registration.
             let settings =
-                "node.id=1\nbroker.session.timeout.ms=400\nmetadata.max.idle.interval.ms=20";
+                "node.id=1\nbroker.session.timeout.ms=5000\nmetadata.max.idle.interval.ms=20";
             let config = BrokerConfig::from_properties(properties::parse("f", settings).unwrap());
             let controller = Controller::open(&path, Arc::new(config.unwrap()))
                 .await

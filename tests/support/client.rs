@@ -41,6 +41,9 @@ use highwater::wire::{ErrorCode, Records};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// How long a broker may take to make or delete what it is asked to.
+const CHANGE_MS: i32 = 90_000;
+
 pub struct Client {
     pub raw: Raw,
 }
@@ -76,7 +79,7 @@ impl Client {
                 configs: configs.collect(),
                 ..Default::default()
             }],
-            timeout_ms: 10_000,
+            timeout_ms: CHANGE_MS,
             ..Default::default()
         };
         let answer: CreateTopicsResponse = self.raw.call(&request, 7);
@@ -205,7 +208,7 @@ impl Client {
     pub fn delete_topic(&mut self, topic: &str) {
         let request = DeleteTopicsRequest {
             topic_names: vec![topic.into()],
-            timeout_ms: 10_000,
+            timeout_ms: CHANGE_MS,
             ..Default::default()
         };
         let answer: DeleteTopicsResponse = self.raw.call(&request, 5);
@@ -228,7 +231,7 @@ impl Client {
                 }],
                 ..Default::default()
             }],
-            timeout_ms: 10_000,
+            timeout_ms: CHANGE_MS,
             ..Default::default()
         };
         let answer: DeleteRecordsResponse = self.raw.call(&request, 2);

@@ -1,10 +1,14 @@
 //! Several nodes of one cluster as child processes, each broker and controller, formatted for it.
 
+use super::client::Client;
+use super::load::PATIENCE;
 use super::wires::{Plane, Wires};
 use super::{Broker, Starting, fixed_port};
+use highwater::wire::ErrorCode;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Any id: every test has a cluster of its own.
 const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
@@ -120,6 +124,29 @@ impl Cluster {
         &mut self.nodes[id as usize - 1]
     }
 
+    /// Writes one record with the leader of partition 0 that node `ask` knows: that leader, a
+    /// client of it, and the record's offset. Looks again where nobody leads for a moment, or
+    /// another does by now: the record was not taken then.
+    pub fn produce_at_leader(&mut self, ask: i32, topic: &str, value: &[u8]) -> (i32, Client, i64) {
+        let address = self.node(ask).address;
+        let mut asked = Client::connect(address);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leader = asked.partitions(topic)[&0].leader_id;
+            if leader >= 0 {
+                let address = self.node(leader).address;
+                let mut client = Client::connect(address);
+                match client.produce(topic, 0, value) {
+                    Ok(offset) => return (leader, client, offset),
+                    Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => {}
+                    Err(other) => panic!("node {leader}: {other:?}"),
+                }
+            }
+            assert!(Instant::now() < deadline, "nobody leads {topic}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Where clients may begin.
     pub fn bootstrap(&self) -> String {
         let addresses = self.nodes.iter().map(Broker::bootstrap);
@@ -129,11 +156,7 @@ impl Cluster {
 
 /// Ports of their own for nodes that must know each other's beforehand.
 fn ports(count: usize) -> Vec<u16> {
-    let mut ports = std::collections::BTreeSet::new();
-    while ports.len() < count {
-        ports.insert(fixed_port());
-    }
-    ports.into_iter().collect()
+    (0..count).map(|_| fixed_port()).collect()
 }
 
 fn format(data: &Path, settings: &[String]) {

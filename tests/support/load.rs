@@ -216,7 +216,7 @@ impl Load {
 
     /// Reads along until told to stop.
     fn watch(&self, stop: &AtomicBool) {
-        let consumer = start_consumer(&self.bootstrap, &self.topic, self.partitions);
+        let consumer = start_consumer(&self.bootstrap, &self.topic, self.partitions, "5000");
         while !stop.load(Ordering::SeqCst) {
             // A node that is gone or cut off is an error here; what follows is read from another.
             let Some(Ok(message)) = consumer.poll(Duration::from_millis(50)) else {
@@ -269,12 +269,13 @@ impl Load {
     }
 }
 
-/// A consumer of all partitions, from their beginning on.
-fn start_consumer(bootstrap: &str, topic: &str, partitions: i32) -> BaseConsumer {
+/// A consumer of all partitions, from their beginning on, that waits so many milliseconds for an
+/// answer.
+fn start_consumer(bootstrap: &str, topic: &str, partitions: i32, answer_ms: &str) -> BaseConsumer {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", bootstrap)
         .set("group.id", "reader")
-        .set("socket.timeout.ms", "5000")
+        .set("socket.timeout.ms", answer_ms)
         .set("reconnect.backoff.ms", "10")
         .set("reconnect.backoff.max.ms", "50")
         .create()
@@ -295,7 +296,7 @@ fn read_all(
     partitions: i32,
     count: usize,
 ) -> BTreeMap<i32, Vec<(i64, usize, u64)>> {
-    let consumer = start_consumer(bootstrap, topic, partitions);
+    let consumer = start_consumer(bootstrap, topic, partitions, "30000");
     let mut found: BTreeMap<i32, Vec<(i64, usize, u64)>> = BTreeMap::new();
     let mut read = 0;
     let deadline = Instant::now() + PATIENCE;
@@ -303,13 +304,17 @@ fn read_all(
     // A little longer than it takes: a duplicate would come last.
     while read < count || quiet_since.elapsed() < Duration::from_millis(500) {
         assert!(Instant::now() < deadline, "{read} of {count} records");
-        if let Some(message) = consumer.poll(Duration::from_millis(50)) {
-            let message = message.unwrap();
-            let (producer, number) = number_of(message.payload().unwrap());
-            let partition = found.entry(message.partition()).or_default();
-            partition.push((message.offset(), producer, number));
-            read += 1;
-            quiet_since = Instant::now();
+        match consumer.poll(Duration::from_millis(50)) {
+            Some(Ok(message)) => {
+                let (producer, number) = number_of(message.payload().unwrap());
+                let partition = found.entry(message.partition()).or_default();
+                partition.push((message.offset(), producer, number));
+                read += 1;
+                quiet_since = Instant::now();
+            }
+            // A lost connection or a late answer: librdkafka tries again.
+            Some(Err(error)) => eprintln!("{error}"),
+            None => {}
         }
     }
     found

@@ -11,11 +11,17 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long a broker may take to say that it is ready, and to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a broker may take to say that it is ready, and to stop: for that alone it may take half
+/// a minute of its own.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where the ports that brokers keep come from: below those that the kernel gives to connections.
+const FIRST_PORT: u16 = 15_000;
+const PORTS: u16 = 15_000;
 
 /// A running broker, killed when dropped.
 pub struct Broker {
@@ -115,7 +121,10 @@ impl Broker {
     /// The lines of the request log for one API, as JSON, in order.
     pub fn request_log(&self, api: &str) -> Vec<serde_json::Value> {
         const MARK: &str = "Completed request:";
-        self.log_text()
+        let text = self.log_text();
+        // The last line may still be on its way into the file.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole
             .lines()
             .filter_map(|line| line.split_once(MARK))
             .map(|(_, json)| serde_json::from_str(json).expect("the request log is JSON"))
@@ -145,10 +154,15 @@ impl Drop for Broker {
     }
 }
 
-/// A port that a broker keeps over its lives, outside of where connections get theirs.
+/// A port that a broker keeps over its lives. None is given twice: it looks free while its broker
+/// is down or has not bound it yet.
 pub fn fixed_port() -> u16 {
+    static BEGIN: LazyLock<u16> = LazyLock::new(|| fastrand::u16(..PORTS));
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
     loop {
-        let port = fastrand::u16(15_000..30_000);
+        let given = GIVEN.fetch_add(1, Ordering::SeqCst);
+        assert!(given < PORTS, "no port is left");
+        let port = FIRST_PORT + (*BEGIN + given) % PORTS;
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -7,6 +7,9 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+/// How long an answer, or the end of the connection, may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 pub struct Raw {
     pub stream: TcpStream,
     correlation: i32,
@@ -21,9 +24,7 @@ impl Raw {
     pub fn try_connect(address: SocketAddr) -> io::Result<Raw> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Ok(Raw {
             stream,
             correlation: 0,

@@ -5,7 +5,7 @@ use crate::log::checkpoint::OffsetMap;
 use crate::log::dir::{CleanShutdown, DirError, LogDir, MetaProperties};
 use crate::log::names::PartitionDir;
 use crate::types::NodeId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn open_partition(dir: &Path, partition: i32) -> LogOpen {
     LogOpen {
@@ -108,7 +108,7 @@ fn a_deleted_partition_is_renamed_at_once_and_removed_later() {
         let shard = LogShard::new(ShardLimits::default());
         let manager = LogManager::new(shard, ManagerSettings::default(), |_, _| {});
         let mut open = open_partition(&dir, 0);
-        open.config.file_delete_delay_ms = 30;
+        open.config.file_delete_delay_ms = 2000;
         let (log, _) = manager.open(open).await.unwrap();
         append(&log, 1, 10);
         manager.delete("orders", 0).await.unwrap();
@@ -118,8 +118,11 @@ fn a_deleted_partition_is_renamed_at_once_and_removed_later() {
             left.iter().map(|d| d.1.clone()).collect::<Vec<_>>(),
             vec![PartitionDir::Delete]
         );
-        crate::rt::sleep(Duration::from_millis(200)).await;
-        assert_eq!(log_dir.partitions().await.unwrap(), vec![]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !log_dir.partitions().await.unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "it never went");
+            crate::rt::sleep(Duration::from_millis(20)).await;
+        }
         // What a stop left behind goes at the next start.
         std::fs::create_dir(dir.join(format!("x-0.{}-delete", "0f".repeat(16)))).unwrap();
         assert_eq!(log_dir.remove_doomed().await.unwrap(), 1);

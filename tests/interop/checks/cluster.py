@@ -141,8 +141,8 @@ def tools(ctx):
     until("the setting", lambda: "retention.ms=3600000" in ctx.tool("configs", "--describe", "--entity-type", "topics", "--entity-name", topic).out, 15)
     ctx.tool("configs", "--alter", "--entity-type", "brokers", "--entity-default", "--add-config", "log.retention.ms=7200000")
     for node in (1, 2, 3):
-        out = ctx.tool("configs", "--describe", "--entity-type", "brokers", "--entity-name", node, "--all").out
-        assert "log.retention.ms=7200000" in out, f"node {node}"
+        described = ("configs", "--describe", "--entity-type", "brokers", "--entity-name", node, "--all")
+        until(f"the setting of node {node}", lambda: "log.retention.ms=7200000" in ctx.tool(*described).out)
 
 
 @check("cluster-group-survives-its-coordinator", seconds=180, own_broker=True)

@@ -144,11 +144,11 @@ for how in ("rebalance", "cooperative", "static"):
 @check("delayed-topic-deletion", own_broker=True)
 def delayed_deletion(ctx):
     """The files of a deleted topic go to a -delete directory first and leave after file.delete.delay.ms."""
-    broker = ctx.new_broker(log__segment__delete__delay__ms=3000)
+    broker = ctx.new_broker(log__segment__delete__delay__ms=10000)
     topic = ctx.topic()
     ctx.tool("console-producer", "--topic", topic, stdin="one\n")
     assert (broker.data / (topic + "-0")).is_dir()
     ctx.tool("topics", "--delete", "--topic", topic)
     renamed = until("the directory is renamed", lambda: [d for d in broker.data.iterdir() if re.fullmatch(re.escape(topic) + r"-0\.[0-9a-f]{32}-delete", d.name)], pause=0.02)
     assert not (broker.data / (topic + "-0")).exists()
-    until("the directory is gone", lambda: not renamed[0].exists())
+    until("the directory is gone", lambda: not renamed[0].exists(), 60)

@@ -160,11 +160,12 @@ def exactly_once(ctx, client):
 def times_out(ctx, client):
     topic = ctx.topic()
     one, two, three = (batch(n, partitions=1) for n in ("one", "two", "three"))
-    late = ctx.transactional(client, ctx.name, timeout_ms=2000)
+    # Long enough for the record to be there before, on a slow machine too.
+    late = ctx.transactional(client, ctx.name, timeout_ms=8000)
     late.step("begin")
     late.send(topic, one)
     ctx.produce("java", topic, "none", two)
-    until("the broker gives the transaction up", lambda: ctx.visible("java", topic, "read_committed"))
+    until("the broker gives the transaction up", lambda: ctx.visible("java", topic, "read_committed"), 60)
     assert (name := late.refused("commit")) in LATE, name
     late.kill()
     producer = ctx.transactional(client, ctx.name)
@@ -440,7 +441,7 @@ def survive_a_kill(ctx):
     survives(ctx, lambda broker: broker.kill())
 
 
-@check("transaction-that-was-decided-survives-a-kill", own_broker=True, seconds=180)
+@check("transaction-that-was-decided-survives-a-kill", own_broker=True, seconds=500)
 def decided(ctx):
     """A commit is acknowledged once it is logged; the broker dies before it has told the partitions, and tells them later."""
     broker = ctx.new_broker(**FEW_PARTITIONS)
@@ -454,7 +455,7 @@ def decided(ctx):
         producer.send(topic, records)
         producer.ask("commit")
         # The moment between the decision and its end is short: it is looked for a little later each time.
-        time.sleep(number % 10 * 0.0005)
+        time.sleep(number % 20 * 0.001)
         broker.kill()
         left.append(transitions(ctx, broker)[-1][2]["transactionStatus"])
         broker.start()
@@ -572,7 +573,7 @@ class Load(threading.Thread):
 
     def finish(self):
         self.enough = True
-        self.join(timeout=90)
+        self.join(timeout=90 * process.SLOW)
         assert self.failure is None, f"{self.client}: {self.failure}"
         assert not self.is_alive(), f"{self.client} does not end"
         return self.committed

@@ -68,7 +68,7 @@ func (m *member) leave() {
 }
 
 func until(ctx context.Context, what string, done func() bool) error {
-	for deadline := time.Now().Add(15 * time.Second); !done(); {
+	for deadline := time.Now().Add(40 * time.Second); !done(); {
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return fmt.Errorf("never happened: %s", what)
 		}

@@ -2,11 +2,10 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 
-from . import process
+from . import ports, process
 
 # What both brokers run with where it differs from the defaults: one node, and no wait for a group's first members.
 SETTINGS = {
@@ -21,6 +20,8 @@ SETTINGS = {
 
 # A JVM beside another check on two cores takes its time.
 READY_SECONDS = 100
+# A broker may take half a minute of its own to leave.
+STOP_SECONDS = 100
 
 
 class Broker:
@@ -72,15 +73,15 @@ class Broker:
             time.sleep(0.002)
 
     def stop(self):
-        """Controlled shutdown; a broker that takes over 30 s, or that ends badly, is a failure."""
+        """Controlled shutdown; a broker that takes over STOP_SECONDS, or that ends badly, is a failure."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(timeout=30)
+            code = self.process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise RuntimeError(f"{self.name} did not stop within 30 s of SIGTERM:\n{self.log_tail()}") from None
+            raise RuntimeError(f"{self.name} did not stop within {STOP_SECONDS} s of SIGTERM:\n{self.log_tail()}") from None
         if code not in self.good_exits:
             raise RuntimeError(f"{self.name} ended with {code} on SIGTERM:\n{self.log_tail()}")
 
@@ -100,6 +101,8 @@ class Highwater(Broker):
     good_exits = (0,)
 
     def prepare(self):
+        # One that the kernel chose might be another's by the time of the next start.
+        self.port = self.port or ports.take()
         if self.cluster_id is None or (self.data / "meta.properties").exists():
             return  # a node alone formats itself
         process.run([self.kit.highwater, "format", "--cluster-id", self.cluster_id, *self.sets()])
@@ -130,7 +133,7 @@ class Kafka(Broker):
     def prepare(self):
         if self.properties.exists():
             return
-        self.port, controller = free_port(), free_port()
+        self.port, controller = ports.take(), ports.take()
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -178,9 +181,3 @@ class External(Broker):
 
     def stop(self):
         pass
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -1,7 +1,5 @@
 """Clusters of several nodes: Highwater, Apache Kafka, or both in one."""
-import random
-import socket
-
+from . import ports
 from .broker import Highwater, Kafka
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -23,12 +21,12 @@ class Cluster:
 
     def __init__(self, directory, kit, kinds, controllers=None, **settings):
         controllers = len(kinds) if controllers is None else controllers
-        ports = fixed_ports(len(kinds) + controllers)
-        quorum = ports[len(kinds):]
+        taken = [ports.take() for _ in range(len(kinds) + controllers)]
+        quorum = taken[len(kinds):]
         voters = ",".join(f"{at + 1}@127.0.0.1:{port}" for at, port in enumerate(quorum))
         self.nodes = []
         for at, kind in enumerate(kinds):
-            listeners = f"PLAINTEXT://127.0.0.1:{ports[at]}"
+            listeners = f"PLAINTEXT://127.0.0.1:{taken[at]}"
             if at < controllers:
                 listeners += f",CONTROLLER://127.0.0.1:{quorum[at]}"
             own = {
@@ -44,7 +42,7 @@ class Cluster:
             node.cluster_id = CLUSTER_ID
             if kind is Kafka and Highwater in kinds:
                 node.format_options = UNSERVED
-            node.fixed_port = ports[at]
+            node.port = node.fixed_port = taken[at]
             self.nodes.append(node)
 
     def start(self):
@@ -77,17 +75,3 @@ class Cluster:
     def kill(self):
         for node in self.nodes:
             node.kill()
-
-
-def fixed_ports(count):
-    """Ports that nodes keep over their lives, outside of where connections get theirs."""
-    found = set()
-    while len(found) < count:
-        port = random.randrange(15000, 30000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.add(port)
-    return sorted(found)

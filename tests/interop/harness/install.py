@@ -17,6 +17,9 @@ from .resident import Command, Machine
 
 JAVA_OPTIONS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
 
+# Seconds before the second and the third try of a set-up: a registry may be away for a moment.
+PAUSES = (5, 20)
+
 
 class Kit:
     def __init__(self):
@@ -38,13 +41,18 @@ class Kit:
 
     def _prepare(self, part):
         begun = time.monotonic()
-        try:
-            did = getattr(self, "_" + part)()
-        except (process.Failed, OSError, RuntimeError) as e:
-            self.failures[part] = e
-            print(f"set-up of {part} failed: {e}", flush=True)
-        else:
-            print(f"set-up of {part}: {did} ({time.monotonic() - begun:.1f} s)", flush=True)
+        for pause in (*PAUSES, None):
+            try:
+                did = getattr(self, "_" + part)()
+            except (process.Failed, OSError, RuntimeError) as e:
+                print(f"set-up of {part} failed: {e}", flush=True)
+                if pause is None:
+                    self.failures[part] = e
+                else:
+                    time.sleep(pause)
+            else:
+                print(f"set-up of {part}: {did} ({time.monotonic() - begun:.1f} s)", flush=True)
+                return
 
     def require(self, part):
         if part in self.failures:
@@ -193,12 +201,14 @@ APT = threading.Lock()
 
 def apt(*packages):
     env = {"DEBIAN_FRONTEND": "noninteractive"}
+    get = ["apt-get", "-o", "Acquire::Retries=5"]
+    install = [*get, "install", "-y", "--no-install-recommends", *packages]
     with APT:
         try:
-            process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
+            process.run(install, seconds=600, env=env)
         except process.Failed:
-            process.run(["apt-get", "update"], seconds=300, env=env)
-            process.run(["apt-get", "install", "-y", "--no-install-recommends", *packages], seconds=600, env=env)
+            process.run([*get, "update"], seconds=300, env=env)
+            process.run(install, seconds=600, env=env)
 
 
 def tools(*pairs):

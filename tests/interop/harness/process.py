@@ -4,6 +4,10 @@ import signal
 import subprocess
 import time
 
+# How many times as long as they usually may checks, programs and what is waited for may take: machines are not equally
+# fast, and these bounds only end what hangs.
+SLOW = 3
+
 
 class Failed(Exception):
     def __init__(self, command, code, output):
@@ -31,7 +35,8 @@ def end(process):
 
 
 def run(command, stdin=None, seconds=60, code=0, env=None, cwd=None):
-    """Runs a command to its end; `code` is the exit code it must have (None: any; "not 0": any failure)."""
+    """Runs a command to its end; `code` is the exit code it must have (None: any; "not 0": any failure). `seconds` of a usual machine."""
+    seconds *= SLOW
     machine = getattr(command, "machine", None)
     if machine is not None and env is None and cwd is None:
         answer = machine.run(command.words, stdin, seconds)
@@ -72,7 +77,8 @@ def start(command, out, env=None):
 
 
 def until(what, done, seconds=20, pause=0.1):
-    """Waits until done() is true, and answers what it returned."""
+    """Waits until done() is true, for `seconds` of a usual machine at most, and answers what it returned."""
+    seconds *= SLOW
     last = time.monotonic() + seconds
     while True:
         value = done()

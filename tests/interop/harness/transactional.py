@@ -76,6 +76,6 @@ class Transactional:
     def end(self):
         if self.process.poll() is None:
             self.process.stdin.close()
-            code = self.process.wait(timeout=40)
+            code = self.process.wait(timeout=40 * process.SLOW)
             if code != 0:
                 raise RuntimeError(f"ended with {code}:\n{self.log.read_text(errors='replace')[-3000:]}")

@@ -34,7 +34,7 @@ public final class Reading {
 
     private static List<ConsumerRecord<String, String>> read(KafkaConsumer<String, String> c, int count) {
         List<ConsumerRecord<String, String>> out = new ArrayList<>();
-        long deadline = System.currentTimeMillis() + 15_000;
+        long deadline = System.currentTimeMillis() + 45_000;
         while (out.size() < count && System.currentTimeMillis() < deadline) {
             c.poll(Duration.ofMillis(200)).forEach(out::add);
         }
@@ -153,14 +153,16 @@ public final class Reading {
     /** fetch.max.wait.ms is spent in the broker, and ends early when bytes arrive. */
     private static void longPoll(String bootstrap, TopicPartition tp) throws Exception {
         Properties p = Settings.consumer(bootstrap);
-        p.put("fetch.max.wait.ms", "3000");
+        p.put("fetch.max.wait.ms", "10000");
         p.put("fetch.min.bytes", "1");
         try (KafkaConsumer<String, String> c = new KafkaConsumer<>(p);
                 KafkaProducer<String, String> producer = new KafkaProducer<>(Settings.producer(bootstrap))) {
-            producer.partitionsFor(tp.topic());
+            // Whatever comes with a first record is over before time is taken.
+            producer.send(new ProducerRecord<>(tp.topic(), 0, "", "first")).get();
             c.assign(List.of(tp));
             c.seekToBeginning(List.of(tp));
-            Settings.check(c.poll(Duration.ofMillis(1000)).isEmpty(), "the topic is empty");
+            Settings.check(read(c, 1).get(0).value().equals("first"), "the first record");
+            Settings.check(c.poll(Duration.ofMillis(1000)).isEmpty(), "there is one record");
             Thread sender = new Thread(() -> {
                 try {
                     Thread.sleep(500);
@@ -173,15 +175,23 @@ public final class Reading {
             sender.start();
             ConsumerRecord<String, String> r = read(c, 1).get(0);
             long lateMs = (System.nanoTime() - Long.parseLong(r.key())) / 1_000_000;
-            Settings.check(lateMs < 1000, "a waiting fetch was answered " + lateMs + " ms after the record");
+            Settings.check(lateMs < 5000, "a waiting fetch was answered " + lateMs + " ms after the record");
             sender.join();
             double requests = metric(c, "fetch-total");
-            long until = System.currentTimeMillis() + 6500;
-            while (System.currentTimeMillis() < until) {
+            long begun = System.currentTimeMillis();
+            double idle = 0;
+            // The wait under way ends within 10 s, or some time later on a slow machine.
+            while (idle < 1 && System.currentTimeMillis() - begun < 60_000) {
+                Settings.check(c.poll(Duration.ofMillis(100)).isEmpty(), "no more records");
+                idle = metric(c, "fetch-total") - requests;
+            }
+            long end = System.currentTimeMillis() + 2000;
+            while (System.currentTimeMillis() < end) {
                 Settings.check(c.poll(Duration.ofMillis(100)).isEmpty(), "no more records");
             }
-            double idle = metric(c, "fetch-total") - requests;
-            Settings.check(idle >= 1 && idle <= 5, "6.5 s idle took " + idle + " fetches of 3 s");
+            idle = metric(c, "fetch-total") - requests;
+            double idleMs = System.currentTimeMillis() - begun;
+            Settings.check(idle >= 1 && idle <= idleMs / 10_000 + 2, idleMs + " ms idle took " + idle + " fetches of 10 s");
         }
     }
 
