@@ -391,6 +391,37 @@ fn refused_flushes() -> Verdict {
     )
 }
 
+/// A file system without O_DIRECT: a broker that is told to use it does not start there, and a topic
+/// that asks for it is written through the page cache.
+fn no_direct_io() -> Verdict {
+    let home = tempfile::tempdir().unwrap();
+    let at = home.path().join("disk");
+    let mount = Mount::new(at, &["-t", "ramfs"], Path::new("none"))?;
+    let output = Command::new(env!("CARGO_BIN_EXE_highwater"))
+        .args(["serve", "--set", "highwater.segment.io=direct"])
+        .args(["--set", "listeners=PLAINTEXT://127.0.0.1:0"])
+        .args(["--set", &format!("log.dirs={}", mount.at.display())])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("has no O_DIRECT"), "{said}");
+    let mut broker = start(&[&mount.at], home.path(), &[]);
+    let mut client = Client::connect(broker.address);
+    client.create_topic("t", 1, &[("highwater.segment.io", "direct")]);
+    let mut told = Acknowledged::new();
+    // Over several segments.
+    for number in 0..100 {
+        let value = value(0, number);
+        told.insert(client.produce("t", 0, &value).unwrap(), value);
+    }
+    broker.kill();
+    broker.restart();
+    assert_there(&broker, 0, &told);
+    broker.stop();
+    Ok(())
+}
+
 /// Whether what a file system says of its flushes holds to its last moment.
 enum Flushes {
     /// It does; and what still finds room after the failure is taken.
@@ -541,6 +572,7 @@ const TESTS: &[Test] = &[
         read_only(DIRECT_FLUSHED)
     }),
     ("refused_flushes_ext4", refused_flushes),
+    ("no_direct_io_ramfs", no_direct_io),
 ];
 
 /// Runs what the arguments ask for, as the standard harness would: a word is a part of a name.

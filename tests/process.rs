@@ -107,6 +107,8 @@ fn a_directory_of_a_running_broker_is_locked() {
 fn a_mistake_in_a_setting_is_told_in_one_line() {
     let said = refused(&["num.partitons=3"]);
     assert!(said.contains("did you mean 'num.partitions'"), "{said}");
+    let said = refused(&["highwater.journal.bytes=1000000"]);
+    assert!(said.contains("at least 4194304"), "{said}");
     let said = refused(&["num.partitions=none"]);
     assert!(said.contains("Not a number of type INT"), "{said}");
     let said = refused(&["listeners=SSL://127.0.0.1:0"]);

@@ -94,6 +94,8 @@ pub struct BrokerConfig {
     pub add_partitions_to_txn_retry_backoff_ms: u64,
     pub add_partitions_to_txn_retry_backoff_max_ms: u64,
     pub log_retention_check_interval_ms: u64,
+    pub log_initial_task_delay_ms: u64,
+    pub producer_id_expiration_check_interval_ms: u64,
     pub log_flush_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
     pub broker_heartbeat_interval_ms: u64,
@@ -384,6 +386,9 @@ fn build(
         add_partitions_to_txn_retry_backoff_max_ms: read
             .number("add.partitions.to.txn.retry.backoff.max.ms")?,
         log_retention_check_interval_ms: read.number("log.retention.check.interval.ms")?,
+        log_initial_task_delay_ms: read.number("log.initial.task.delay.ms")?,
+        producer_id_expiration_check_interval_ms: read
+            .number("producer.id.expiration.check.interval.ms")?,
         log_flush_offset_checkpoint_interval_ms: read
             .number("log.flush.offset.checkpoint.interval.ms")?,
         high_watermark_checkpoint_interval_ms: read
@@ -413,7 +418,13 @@ fn build(
         sendfile_min_bytes: read.number("highwater.sendfile.min.bytes")?,
         journal_bytes: match read.number("highwater.journal.bytes")? {
             0 => 0,
-            bytes => JOURNAL_BYTES_MIN.max(bytes),
+            few if few < JOURNAL_BYTES_MIN => {
+                let what = format!(
+                    "highwater.journal.bytes ({few}) is neither 0 nor at least {JOURNAL_BYTES_MIN}"
+                );
+                return Err(read.bad("highwater.journal.bytes", what));
+            }
+            bytes => bytes,
         },
         read_ahead_bytes: read.number("highwater.read.ahead.bytes")?,
         journal_logs_min: read.number("highwater.journal.logs.min")?,

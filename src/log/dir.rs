@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::rt;
+use crate::rt::fs::OpenOptions;
 use crate::types::{NodeId, Offset, Uuid};
 
 use super::checkpoint::{self, OffsetMap};
@@ -134,6 +135,30 @@ impl LogDir {
             path: path.to_owned(),
             _lock: lock,
         })
+    }
+
+    /// Whether files here can be written with O_DIRECT.
+    ///
+    /// # Errors
+    /// No file can be made.
+    pub async fn takes_direct_io(&self) -> Result<bool, DirError> {
+        let path = self.path.join(names::DIRECT_IO_PROBE);
+        let opened = rt::fs::File::open(&path, OpenOptions::CREATE.direct()).await;
+        let takes = match opened {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => false,
+            Err(source) => {
+                let what = "write to";
+                return Err(DirError::Io { what, path, source });
+            }
+        };
+        match rt::fs::remove_file(&path).await {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                let what = "remove a file of";
+                Err(DirError::Io { what, path, source })
+            }
+            _ => Ok(takes),
+        }
     }
 
     pub fn path(&self) -> &Path {

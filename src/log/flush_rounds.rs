@@ -120,7 +120,9 @@ impl FlushRounds {
                 self.flush_by_segment(&log);
             }
         }
-        let taken = if many(parts.len()) && self.journal.is_ready() {
+        // Where nobody goes by the journal none is made.
+        let wanted = !parts.is_empty() && many(parts.len());
+        let taken = if wanted && self.journal.is_ready() {
             self.journal.room_for(&parts)
         } else {
             0

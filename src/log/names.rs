@@ -8,6 +8,9 @@ const NAME_BYTES_MAX: usize = 255;
 
 pub const LEADER_EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 pub const PARTITION_METADATA: &str = "partition.metadata";
+/// Ours: exists for a moment at a start.
+pub const DIRECT_IO_PROBE: &str = "highwater-direct-io.tmp";
+
 /// Ours: which journals of earlier lives say nothing of the log any more.
 pub const SETTLED_JOURNALS: &str = "highwater-settled-journals";
 pub const METADATA_TOPIC_DIR: &str = "__cluster_metadata-0";

@@ -664,18 +664,6 @@ impl Segment {
         })
     }
 
-    /// Opens the log file (creating it where it is missing) for the given kind of I/O.
-    pub async fn open_files(&self, dir: &Path, io: SegmentIo) -> io::Result<()> {
-        let path = dir.join(segment_file(self.base, FileKind::Log));
-        let reader = File::open(&path, OpenOptions::CREATE).await?;
-        let writer = match io {
-            SegmentIo::Buffered => reader.clone(),
-            SegmentIo::Direct => File::open(&path, OpenOptions::READ_WRITE.direct()).await?,
-        };
-        self.set_handles(SegmentHandles { reader, writer, io });
-        Ok(())
-    }
-
     /// Brings the index files up to date with memory; with `trim` also cuts their preallocated
     /// tail. Calls for one segment must not overlap (the log serialises them).
     pub async fn persist_indexes(&self, dir: &Path, trim: bool) -> io::Result<()> {

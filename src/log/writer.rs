@@ -4,6 +4,7 @@
 //! own (see `direct`). What is merged, and what may be in flight together, the write queue knows.
 
 use std::io::{self, IoSlice};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,16 +12,19 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::rt;
+use crate::rt::fs::{File, OpenOptions};
 use crate::rt::sync::Permit;
 
 use super::config::SegmentIo;
 use super::error::{LogError, StorageFailure};
 use super::log::{Log, LogState, Status};
+use super::names::{FileKind, segment_file};
 use super::segment::{Segment, SegmentHandles};
 use super::write_queue::{DirectWrite, MergedWrite, is_no_space};
 
-/// Largest write made on the executor itself: at some 4 GB/s into the page cache this is about
-/// 60 us, which every other task of the shard waits for. Larger ones go through the ring.
+/// Largest write made inside an append: at some 4 GB/s into the page cache this is about 60 us, which
+/// every other task of the shard waits for. Larger ones are queued and written by a task of their own,
+/// which lets others run after every MiB.
 const WRITE_NOW_BYTES_MAX: usize = 256 << 10;
 
 /// Parts of one vectored write the kernel takes.
@@ -352,6 +356,29 @@ impl Log {
         }
         self.extend_ahead(state);
         self.persist_behind(state);
+    }
+}
+
+impl Segment {
+    /// Opens the log file (creating it where it is missing) for the given kind of I/O.
+    pub async fn open_files(&self, dir: &Path, mut io: SegmentIo) -> io::Result<()> {
+        let path = dir.join(segment_file(self.base(), FileKind::Log));
+        let reader = File::open(&path, OpenOptions::CREATE).await?;
+        let writer = match io {
+            SegmentIo::Buffered => reader.clone(),
+            SegmentIo::Direct => match File::open(&path, OpenOptions::READ_WRITE.direct()).await {
+                // A topic may ask for what the file system of its directory has not: the record is as
+                // safe through the page cache.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    tracing::warn!(file = %path.display(), "no O_DIRECT here, written through the page cache");
+                    io = SegmentIo::Buffered;
+                    reader.clone()
+                }
+                opened => opened?,
+            },
+        };
+        self.set_handles(SegmentHandles { reader, writer, io });
+        Ok(())
     }
 }
 

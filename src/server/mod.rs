@@ -296,6 +296,10 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Se
     };
     let upkeep = ManagerSettings {
         retention_check: Duration::from_millis(config.log_retention_check_interval_ms),
+        initial_delay: Duration::from_millis(config.log_initial_task_delay_ms),
+        producer_expiration_check: Duration::from_millis(
+            config.producer_id_expiration_check_interval_ms,
+        ),
         // What is set dynamically comes with the metadata image.
         cleaner: Layers {
             config,
@@ -303,7 +307,6 @@ async fn shard_main(seat: Seat, shards: usize, shared: &Shared, seen: impl Fn(Se
             cluster: None,
         }
         .cleaner_settings(shards),
-        ..ManagerSettings::default()
     };
     // Each directory fails once.
     let (failures, failed) = queue::bounded(config.log_dirs.len());

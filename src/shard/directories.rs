@@ -8,16 +8,17 @@
 use super::apply::{DirFacts, Directories};
 use crate::cluster::Image;
 use crate::config::BrokerConfig;
-use crate::log::LogError;
+use crate::config::layers::Layers;
 use crate::log::dir::{DirError, LogDir, MetaProperties};
 use crate::log::journal::Journals;
 use crate::log::names::PartitionDir;
+use crate::log::{LogError, SegmentIo};
 use crate::replica::relocation::{Remains, Verdict};
 use crate::rt;
 use crate::types::{NodeId, Uuid};
 use ahash::{AHashMap, AHashSet};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +33,25 @@ pub enum DirectoriesError {
 
 fn unusable<T>(why: String) -> Result<T, DirectoriesError> {
     Err(DirectoriesError::Unusable(why))
+}
+
+/// Whether the settings ask for what the directory's file system has not.
+async fn refuses_direct(config: &BrokerConfig, dir: &LogDir) -> Result<bool, DirError> {
+    let layers = Layers {
+        config,
+        broker: None,
+        cluster: None,
+    };
+    let wanted = layers.log_config(&BTreeMap::new()).segment_io == SegmentIo::Direct;
+    if !wanted {
+        return Ok(false);
+    }
+    match dir.takes_direct_io().await {
+        Ok(takes) => Ok(!takes),
+        // Logs know how to wait for space.
+        Err(error) if error.is_no_space() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// One entry of `log.dirs`.
@@ -71,7 +91,16 @@ impl LogDirs {
         for path in &config.log_dirs {
             let locked = LogDir::lock(path).await;
             let (dir, failed) = match locked {
-                Ok(dir) => (Some(dir), None),
+                Ok(dir) => {
+                    let refused = refuses_direct(config, &dir).await;
+                    if let Ok(true) = refused {
+                        return unusable(format!(
+                            "{}: highwater.segment.io=direct, but its file system has no O_DIRECT",
+                            path.display()
+                        ));
+                    }
+                    (Some(dir), refused.err())
+                }
                 // Somebody else's is no failed disk: two brokers on one directory end both.
                 Err(error @ DirError::Locked { .. }) => return Err(error.into()),
                 Err(error) => (None, Some(error)),

@@ -81,6 +81,8 @@ pub(in crate::log) struct DirJournal {
     /// gone was closed or deleted: it lacks nothing.
     unflushed: RefCell<BTreeMap<LogKey, (Weak<Log>, Offset)>>,
     flushing: Cell<bool>,
+    /// A file is on its way.
+    making: Cell<bool>,
 }
 
 impl DirJournal {
@@ -96,6 +98,7 @@ impl DirJournal {
             moved: Event::new(),
             unflushed: RefCell::default(),
             flushing: Cell::new(false),
+            making: Cell::new(false),
         })
     }
 
@@ -122,7 +125,12 @@ impl DirJournal {
             let before = std::mem::replace(&mut *self.state.borrow_mut(), State::Making);
             let was_refused = matches!(before, State::Refused(_));
             let journal = self.clone();
-            drop(rt::spawn(async move { journal.make(was_refused).await }));
+            self.making.set(true);
+            drop(rt::spawn(async move {
+                journal.make(was_refused).await;
+                journal.making.set(false);
+                journal.moved.notify_all();
+            }));
         }
         matches!(*self.state.borrow(), State::Ready(_))
     }
@@ -367,6 +375,10 @@ impl DirJournal {
         self.unflushed.borrow_mut().clear();
         self.changes.borrow_mut().clear();
         self.moved.notify_all();
+        // It is removed by who makes it: before the process may end.
+        while self.making.get() {
+            self.moved.wait().await;
+        }
         match state {
             State::Ready(file) => file.remove().await,
             State::Failed(failure) => Err(io::Error::new(failure.source.kind(), failure)),

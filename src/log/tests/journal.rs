@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use super::cleaning::in_world;
 use super::lives::{Faults, LIVES, Lives, Sent};
 use super::*;
 use crate::log::journal::Journals;
@@ -480,4 +481,64 @@ fn a_cut_that_a_failed_journal_could_not_be_told_is_not_taken_for_done() {
     // The log had begun to forget what its file still held, the next cut found nothing to do, and
     // all of it came back with the next start.
     lives(1141, true);
+}
+
+/// Logs of one directory with a flush row or without, each with one batch.
+async fn with_a_batch_each(shard: &Rc<LogShard>, dir: &Path, flush_messages: i64) -> Vec<Rc<Log>> {
+    let mut logs = Vec::new();
+    for partition in 0..6 {
+        let mut open = open_of(dir, small_segments());
+        open.partition = partition;
+        open.config.flush_messages = flush_messages;
+        logs.push(Log::open(shard, open).await.unwrap().0);
+    }
+    for log in &logs {
+        append(log, 1, 100);
+    }
+    logs
+}
+
+async fn journals_in(dir: &Path) -> Vec<String> {
+    let entries = crate::rt::fs::read_dir(dir).await.unwrap();
+    let names = entries.into_iter().map(|entry| entry.name);
+    names.filter(|name| name.contains("journal")).collect()
+}
+
+#[test]
+fn no_journal_is_made_where_nobody_waits_for_a_flush() {
+    in_world(5, |dir| async move {
+        let shard = LogShard::new(ShardLimits {
+            journal_bytes: JOURNAL_BYTES,
+            ..ShardLimits::default()
+        });
+        let logs = with_a_batch_each(&shard, &dir, i64::MAX).await;
+        // One after the other asks while others are being flushed.
+        let closed = logs.iter().enumerate().map(|(at, log)| async move {
+            crate::rt::sleep(Duration::from_micros(300 * at as u64)).await;
+            log.close().await.unwrap();
+        });
+        crate::rt::join_all(closed.collect::<Vec<_>>()).await;
+        crate::rt::sleep(Duration::from_secs(1)).await;
+        assert_eq!(journals_in(&dir).await, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_stop_leaves_no_journal_that_was_still_being_made() {
+    for seed in 0..5 {
+        in_world(seed, |dir| async move {
+            let shard = LogShard::new(ShardLimits {
+                journal_bytes: JOURNAL_BYTES,
+                ..ShardLimits::default()
+            });
+            let _logs = with_a_batch_each(&shard, &dir, 1).await;
+            // The round has begun, and wants a journal.
+            crate::rt::yield_now().await;
+            shard.flusher.end(&dir).await.unwrap();
+            // Nor does one come: the process may be gone.
+            for _ in 0..200 {
+                assert_eq!(journals_in(&dir).await, Vec::<String>::new());
+            }
+        });
+    }
 }

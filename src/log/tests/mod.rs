@@ -18,6 +18,7 @@ mod power;
 mod reading;
 mod recovery;
 mod retaining;
+mod rolling;
 mod unlinking;
 
 use std::future::Future;
