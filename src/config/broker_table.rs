@@ -74,7 +74,7 @@ pub(super) const USED: &[Definition] = &[
     define("highwater.connection.max.in.flight", Kind::Int(1, 10000), Some("64"), FIXED, "Requests of one connection that may wait for their answers at once."),
     define("highwater.direct.writes.in.flight", Kind::Int(1, 64), Some("4"), FIXED, "O_DIRECT writes of one log that are at the device at once."),
     define("highwater.disk.profile", Kind::Str, None, FIXED, "File that `highwater tune disk` wrote: defaults for the limits that the device decides; what is set otherwise wins."),
-    define("highwater.flush.segments.in.flight", Kind::Int(1, 128), Some("64"), FIXED, "Segment flushes that each shard has at the device at once."),
+    define("highwater.flush.segments.in.flight", Kind::Int(1, 128), Some("64"), FIXED, "Segment flushes of one log directory that each shard has at the device at once."),
     define("highwater.inflated.batch.bytes", Kind::Int(1048576, 1073741824), Some("67108864"), FIXED, "What a compressed batch of a producer may inflate to; a larger one is refused with MESSAGE_TOO_LARGE."),
     define("highwater.journal.bytes", Kind::Int(0, 1073741824), Some("67108864"), FIXED, "Size of the flush journal of each shard in each log directory, at least 4 MiB; 0 is none: every flush goes to the segments."),
     define("highwater.journal.log.bytes", Kind::Int(4096, 524288), Some("65536"), FIXED, "A log with more than this to flush is flushed by its segment instead of the journal."),

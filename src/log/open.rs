@@ -49,6 +49,8 @@ pub struct LogOpen {
     pub clean_shutdown: bool,
     /// From the recovery-point checkpoint; zero if it has none.
     pub recovery_point: Offset,
+    /// From the cleaner's checkpoint, if it has one: what lies below was compacted.
+    pub first_dirty: Option<Offset>,
     /// From the log-start checkpoint, if it has one.
     pub log_start: Option<Offset>,
     pub now_ms: i64,

@@ -178,13 +178,17 @@ impl<'a> Recovery<'a> {
     /// Whether `later` continues a log that reaches to `next`. A segment may have lost its tail
     /// at the edge of a batch, so a hole before the next one is a loss, and a log never goes on
     /// behind a loss. Our compaction leaves no holes between segments, Kafka's does: below the
-    /// recovery point, where nothing can have been lost, such a hole is meant.
+    /// recovery point, or where a cleaner has been, which flushes what it leaves, nothing can have
+    /// been lost and such a hole is meant.
     fn goes_on(&self, whole: bool, next: Offset, later: &Segment) -> bool {
         if later.base() == next {
             return true;
         }
         let open = &self.loader.open;
-        let kept = later.base() <= open.recovery_point && later.file_len() > 0;
+        let on_disk = open
+            .recovery_point
+            .max(open.first_dirty.unwrap_or_default());
+        let kept = later.base() <= on_disk && later.file_len() > 0;
         let meant = open.config.compact && whole && later.base() > next && kept;
         if meant {
             tracing::warn!(

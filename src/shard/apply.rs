@@ -387,6 +387,7 @@ impl Shard {
             recovery_point: dir
                 .checkpointed(&dir.checkpoints.recovery_point, &key, topic.id)
                 .unwrap_or(Offset::ZERO),
+            first_dirty: dir.checkpointed(&dir.checkpoints.cleaner, &key, topic.id),
             log_start: dir.checkpointed(&dir.checkpoints.log_start, &key, topic.id),
             now_ms: rt::wall_ms(),
             producer_limits: layers.producer_limits(),

@@ -208,6 +208,8 @@ impl Shard {
             config: (*log.config()).clone(),
             clean_shutdown: to.clean || is_new,
             recovery_point: recovery_point.filter(|_| !is_new).unwrap_or(Offset::ZERO),
+            // A copy has no holes of its own.
+            first_dirty: None,
             log_start: log_start.filter(|_| !is_new),
             now_ms: rt::wall_ms(),
             producer_limits: log.producer_limits(),

@@ -66,6 +66,7 @@ pub(super) fn open_of(dir: &Path, config: LogConfig) -> LogOpen {
         config,
         clean_shutdown: false,
         recovery_point: Offset::ZERO,
+        first_dirty: None,
         log_start: None,
         now_ms: NOW_MS,
         producer_limits: ProducerLimits::default(),

@@ -17,26 +17,49 @@ async fn filled(shard: &Rc<LogShard>, dir: &Path, batches: usize) -> Rc<Log> {
 
 #[test]
 fn a_tail_torn_at_any_byte_costs_only_the_torn_batch() {
-    on_shard(|dir| async move {
-        let shard = LogShard::new(ShardLimits::default());
-        let log = filled(&shard, &dir, 6).await;
-        let path = files(&log, "log").pop().unwrap();
-        let whole = fs::read(&path).unwrap();
-        let batch = whole.len() / 6;
-        for keep in (whole.len() - 2 * batch..=whole.len()).rev() {
-            fs::write(&path, &whole[..keep]).unwrap();
-            let (log, report) = open(&shard, &dir, small_segments()).await;
-            let batches = keep / batch;
-            assert_eq!(log.log_end(), Offset(2 * batches as i64), "cut at {keep}");
-            // Also a tail of zeros: this row reserves no space.
-            assert_eq!(report.cuts.len(), usize::from(keep % batch != 0));
-            assert_eq!(fs::metadata(&path).unwrap().len(), (batches * batch) as u64);
-            let appended = append(&log, 1, 5);
-            assert_eq!(appended.first_offset, Offset(2 * batches as i64));
-            assert_eq!(read_all(&log, Offset(0)).await.len(), batches + 1);
-            log.abandon().await;
+    for segment_io in [SegmentIo::Buffered, SegmentIo::Direct] {
+        for flush_messages in [1, i64::MAX] {
+            on_shard(move |dir| torn_at_any_byte(dir, segment_io, flush_messages));
         }
-    });
+    }
+}
+
+async fn torn_at_any_byte(dir: PathBuf, segment_io: SegmentIo, flush_messages: i64) {
+    let shard = LogShard::new(ShardLimits::default());
+    let config = LogConfig {
+        segment_io,
+        flush_messages,
+        ..small_segments()
+    };
+    let (log, _) = open(&shard, &dir, config.clone()).await;
+    for _ in 0..6 {
+        append(&log, 2, 100);
+    }
+    log.abandon().await;
+    let path = files(&log, "log").pop().unwrap();
+    let mut whole = fs::read(&path).unwrap();
+    // Without the space that is reserved behind them.
+    whole.truncate(log.size_bytes() as usize);
+    let batch = whole.len() / 6;
+    // What follows from two batches follows from one, at less time where each start flushes.
+    let batches_cut = if config.reserves_space() { 1 } else { 2 };
+    for keep in (whole.len() - batches_cut * batch..=whole.len()).rev() {
+        fs::write(&path, &whole[..keep]).unwrap();
+        let (log, report) = open(&shard, &dir, config.clone()).await;
+        let batches = keep / batch;
+        assert_eq!(log.log_end(), Offset(2 * batches as i64), "cut at {keep}");
+        // A tail of zeros is what reserved space looks like, where the row reserves any.
+        let mut left = whole[batches * batch..keep].iter();
+        let torn = match config.reserves_space() {
+            true => left.any(|&byte| byte != 0),
+            false => left.next().is_some(),
+        };
+        assert_eq!(report.cuts.len(), usize::from(torn), "cut at {keep}");
+        let appended = append(&log, 1, 5);
+        assert_eq!(appended.first_offset, Offset(2 * batches as i64));
+        assert_eq!(read_all(&log, Offset(0)).await.len(), batches + 1);
+        log.abandon().await;
+    }
 }
 
 #[test]
@@ -178,6 +201,40 @@ fn leftovers_of_an_interrupted_compaction_are_put_right() {
             );
             assert!(!name.ends_with(".deleted") && !name.starts_with("00000000000000000007"));
         }
+    });
+}
+
+#[test]
+fn a_hole_where_a_cleaner_has_been_is_no_loss() {
+    on_shard(|dir| async move {
+        let shard = LogShard::new(ShardLimits::default());
+        // Kafka's cleaner leaves no segment where it keeps no record.
+        let log = filled(&shard, &dir, 60).await;
+        let logs = files(&log, "log");
+        assert!(logs.len() > 3);
+        for extension in ["log", "index", "timeindex"] {
+            fs::remove_file(logs[1].with_extension(extension)).unwrap();
+        }
+        let base_of = |path: &Path| -> i64 {
+            let stem = path.file_stem().unwrap().to_str().unwrap();
+            stem.parse().unwrap()
+        };
+        let (cleaned, end) = (Offset(base_of(&logs[2])), log.log_end());
+        let reopen = |first_dirty| {
+            let mut open = open_of(&dir, small_segments());
+            open.config.compact = true;
+            open.first_dirty = first_dirty;
+            open
+        };
+        // No recovery point is known.
+        let (log, report) = Log::open(&shard, reopen(Some(cleaned))).await.unwrap();
+        assert!(report.segments_deleted.is_empty());
+        assert_eq!((log.log_end(), log.segment_count()), (end, logs.len() - 1));
+        log.abandon().await;
+        let (log, report) = Log::open(&shard, reopen(None)).await.unwrap();
+        assert_eq!(report.segments_deleted.len(), logs.len() - 2);
+        assert_eq!(log.log_end(), Offset(base_of(&logs[1])));
+        log.abandon().await;
     });
 }
 
