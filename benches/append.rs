@@ -197,6 +197,7 @@ async fn open_log(shard: &Rc<LogShard>, log_dir: PathBuf, row: Row) -> Rc<Log> {
         config,
         clean_shutdown: false,
         recovery_point: Offset::ZERO,
+        first_dirty: None,
         log_start: None,
         now_ms: wall_ms(),
         producer_limits: ProducerLimits::default(),

@@ -94,6 +94,7 @@ async fn open(shard: &Rc<LogShard>, dir: &Path, topic: &str, config: LogConfig) 
         config,
         clean_shutdown: false,
         recovery_point: Offset::ZERO,
+        first_dirty: None,
         log_start: None,
         now_ms: wall_ms(),
         producer_limits: ProducerLimits::default(),

@@ -145,6 +145,7 @@ async fn rounds_on_shard(
             },
             clean_shutdown: true,
             recovery_point: Offset::ZERO,
+            first_dirty: None,
             log_start: None,
             now_ms: wall_ms(),
             producer_limits: ProducerLimits::default(),

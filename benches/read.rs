@@ -71,6 +71,7 @@ fn open(log_dir: &Path) -> LogOpen {
         config: LogConfig::default(),
         clean_shutdown: true,
         recovery_point: Offset::ZERO,
+        first_dirty: None,
         log_start: None,
         now_ms: wall_ms(),
         producer_limits: ProducerLimits::default(),

@@ -162,6 +162,7 @@ fn recover(dir: &Path, partitions: usize, shards: usize, bytes: u64) -> Duration
                     config: LogConfig::default(),
                     clean_shutdown: false,
                     recovery_point: Offset::ZERO,
+                    first_dirty: None,
                     log_start: None,
                     now_ms: wall_ms(),
                     producer_limits: ProducerLimits::default(),
