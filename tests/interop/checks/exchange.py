@@ -184,7 +184,8 @@ def values(read):
 
 def cleaned_opens(ctx, first, second):
     """Committed, aborted and open transactions, and what the one broker's cleaner left, are served by the other that opens them."""
-    writer = ctx.new_broker(kind=first, log__cleaner__backoff__ms=100, **FEW_PARTITIONS)
+    writer = ctx.new_broker(
+        kind=first, log__cleaner__backoff__ms=100, log__flush__offset__checkpoint__interval__ms=500, **FEW_PARTITIONS)
     # Segments roll by the timestamps of records. A transaction's marker bears the present time, records that of an hour ago.
     ended, pending = ctx.topic("-ended", segment__ms=100, index__interval__bytes=100), ctx.topic("-pending")
     compacted = ctx.topic(
