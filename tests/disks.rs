@@ -359,8 +359,9 @@ fn read_only(settings: &[&str]) -> Verdict {
 ///
 /// A loop device takes a write that was cut short for a whole one. So none may be cut: each is one
 /// page of the memory file system, no longer (the queue's limit) and not across two (the block
-/// size; mkfs would take 1 KiB). With such blocks a pwrite and an fdatasync in a loop, without any
-/// broker, lost their last success in 4 of 120 runs, with blocks of a page in none.
+/// size; mkfs would take 1 KiB). With such blocks, and files that do not begin at a page's, a pwrite
+/// and an fdatasync in a loop, without any broker, lost their last success in 4 of 120 runs; with
+/// blocks of a page in none.
 fn refused_flushes() -> Verdict {
     let home = tempfile::tempdir().unwrap();
     let memory = Mount::memory(home.path().join("memory"), 20)?;
