@@ -25,15 +25,21 @@ fn after_clean_stop(dir: &Path) -> LogOpen {
     }
 }
 
+/// A log of 100 batches with two records each, stopped cleanly.
+async fn stopped(shard: &Rc<LogShard>, dir: &Path) -> Rc<Log> {
+    let (log, _) = open(shard, dir, small_segments()).await;
+    for _ in 0..100 {
+        append(&log, 2, 100);
+    }
+    log.close().await.unwrap();
+    log
+}
+
 #[test]
 fn garbage_or_missing_indexes_are_rebuilt_also_after_a_clean_stop() {
     on_shard(|dir| async move {
         let shard = without_cache();
-        let (log, _) = open(&shard, &dir, small_segments()).await;
-        for _ in 0..100 {
-            append(&log, 2, 100);
-        }
-        log.close().await.unwrap();
+        let log = stopped(&shard, &dir).await;
         let want: Vec<(i64, i64)> = (0..100).map(|i| (2 * i, 2 * i + 1)).collect();
         let good: Vec<Vec<u8>> = files(&log, "index")
             .iter()
@@ -161,11 +167,7 @@ fn indexes_of_sealed_segments_that_turn_out_wrong_are_made_again_and_cost_nothin
 fn a_lost_index_puts_no_other_segment_at_risk() {
     on_shard(|dir| async move {
         let shard = without_cache();
-        let (log, _) = open(&shard, &dir, small_segments()).await;
-        for _ in 0..100 {
-            append(&log, 2, 100);
-        }
-        log.close().await.unwrap();
+        let log = stopped(&shard, &dir).await;
         let (paths, indexes) = (files(&log, "log"), files(&log, "index"));
         assert!(paths.len() > 5);
         // Damage that nobody has met yet, far behind.
