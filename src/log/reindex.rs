@@ -113,16 +113,16 @@ impl Log {
 }
 
 /// Makes a segment's indexes again from its batches, as far as these are good, and shows each batch
-/// to `see`. The caller writes them.
+/// to `see`; whether all of them are good. The caller writes the indexes.
 async fn index_again(
     segment: &Rc<Segment>,
     dir: &Path,
     config: &LogConfig,
     why: &str,
     mut see: impl FnMut(&Batch),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let Some(handles) = segment.handles() else {
-        return Ok(());
+        return Ok(true);
     };
     let path = dir.join(segment_file(segment.base(), FileKind::Log));
     tracing::warn!(file = %path.display(), why, "indexes are made again");
@@ -154,7 +154,7 @@ async fn index_again(
     }
     made.seal();
     segment.adopt_made_indexes(&made, damage.is_none());
-    Ok(())
+    Ok(damage.is_none())
 }
 
 impl Loader {
@@ -173,13 +173,16 @@ impl Loader {
                 Some((end, producers)) if end == base => producers,
                 _ => self.producers_at(base).await?,
             };
-            segment.start_txns_over();
-            let see = |batch: &Batch| {
-                if let Some(aborted) = producers.replay(batch) {
-                    segment.append_aborted(aborted);
-                }
-            };
-            index_again(&segment, &self.dir, &self.open.config, &why, see).await?;
+            let mut aborted = Vec::new();
+            let see = |batch: &Batch| aborted.extend(producers.replay(batch));
+            let whole = index_again(&segment, &self.dir, &self.open.config, &why, see).await?;
+            // What was read of their index reaches behind a damaged batch, what was seen does not.
+            if whole || !segment.has_aborted() {
+                segment.start_txns_over();
+                aborted
+                    .into_iter()
+                    .for_each(|txn| segment.append_aborted(txn));
+            }
             segment.seal();
             segment.persist_indexes(&self.dir, true).await?;
             segment.mark_settled();

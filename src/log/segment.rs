@@ -553,6 +553,10 @@ impl Segment {
         state.txns_unwritten = false;
     }
 
+    pub fn has_aborted(&self) -> bool {
+        !self.state.borrow().txns.is_empty()
+    }
+
     /// Before the aborted transactions of the whole segment are entered again.
     pub fn start_txns_over(&self) {
         let mut state = self.state.borrow_mut();

@@ -188,29 +188,36 @@ fn a_lost_index_puts_no_other_segment_at_risk() {
     });
 }
 
+/// A log with aborted transactions, some of which begin in one segment and end in another, stopped
+/// cleanly.
+async fn stopped_with_aborted(shard: &Rc<LogShard>, dir: &Path) -> Rc<Log> {
+    let (log, _) = Log::open(shard, opened(dir)).await.unwrap();
+    // Some begin in one segment and end in another.
+    for round in 0..60u8 {
+        let mut builder = BatchBuilder::new().with_producer(7, 0, i32::from(round));
+        builder.transactional = true;
+        let value = [round; 150];
+        builder.append(NOW_MS, None, Some(&value), &[]).unwrap();
+        let batch = builder.build().unwrap();
+        log.append_as_leader(batch, as_leader()).unwrap();
+        if round % 3 == 2 {
+            let marker = end_txn_marker(7, 0, round % 2 == 0, 0, NOW_MS).unwrap();
+            let as_coordinator = AppendAs {
+                origin: Origin::Coordinator,
+                ..as_leader()
+            };
+            log.append_as_leader(marker, as_coordinator).unwrap();
+        }
+    }
+    log.close().await.unwrap();
+    log
+}
+
 #[test]
 fn aborted_transactions_are_read_from_the_batches_where_their_index_is_damaged() {
     on_shard(|dir| async move {
         let shard = without_cache();
-        let (log, _) = Log::open(&shard, opened(&dir)).await.unwrap();
-        // Some begin in one segment and end in another.
-        for round in 0..60u8 {
-            let mut builder = BatchBuilder::new().with_producer(7, 0, i32::from(round));
-            builder.transactional = true;
-            let value = [round; 150];
-            builder.append(NOW_MS, None, Some(&value), &[]).unwrap();
-            let batch = builder.build().unwrap();
-            log.append_as_leader(batch, as_leader()).unwrap();
-            if round % 3 == 2 {
-                let marker = end_txn_marker(7, 0, round % 2 == 0, 0, NOW_MS).unwrap();
-                let as_coordinator = AppendAs {
-                    origin: Origin::Coordinator,
-                    ..as_leader()
-                };
-                log.append_as_leader(marker, as_coordinator).unwrap();
-            }
-        }
-        log.close().await.unwrap();
+        let log = stopped_with_aborted(&shard, &dir).await;
         let end = log.log_end();
         let want = log.aborted_transactions(Offset(0), end);
         assert!(want.len() > 5);
@@ -232,6 +239,26 @@ fn aborted_transactions_are_read_from_the_batches_where_their_index_is_damaged()
                 log.close().await.unwrap();
             }
         }
+    });
+}
+
+#[test]
+fn a_damaged_batch_costs_no_aborted_transaction_behind_it_where_the_index_is_lost() {
+    on_shard(|dir| async move {
+        let shard = without_cache();
+        let log = stopped_with_aborted(&shard, &dir).await;
+        let want = log.aborted_transactions(Offset(0), log.log_end());
+        let path = files(&log, "txnindex")[1].with_extension("log");
+        let mut bytes = fs::read(&path).unwrap();
+        // In its first batch.
+        bytes[100] ^= 4;
+        fs::write(&path, &bytes).unwrap();
+        fs::remove_file(path.with_extension("index")).unwrap();
+        let (log, report) = Log::open(&shard, after_clean_stop(&dir)).await.unwrap();
+        assert_eq!(report.segments_checked, 1);
+        let found = log.aborted_transactions(Offset(0), log.log_end());
+        assert_eq!(found, want);
+        log.close().await.unwrap();
     });
 }
 
