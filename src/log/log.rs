@@ -115,10 +115,10 @@ pub(super) struct LogState {
     pub persisting: bool,
     /// Compaction has cleaned what lies below; `None` before the first pass.
     pub first_dirty: Option<Offset>,
-    /// The tail is about to be cut: no checkpoint may name a recovery point above this.
-    pub recovery_point_max: Option<Offset>,
-    /// The highest recovery point that a checkpoint on disk may name.
-    pub told_recovery_point: Cell<Offset>,
+    /// The tail is about to be cut: no checkpoint may vouch for anything above this.
+    pub vouch_max: Option<Offset>,
+    /// The highest recovery point or first dirty offset that a checkpoint on disk may name.
+    pub vouched: Cell<Offset>,
 }
 
 /// What `Log` is built from once everything was loaded.
@@ -331,9 +331,9 @@ impl Log {
         CheckpointFacts {
             topic: self.topic.clone(),
             partition: self.partition,
-            recovery_point: state.tell_recovery_point(),
+            recovery_point: state.vouch_for(state.recovery_point()),
             log_start: (log_start > first_base).then_some(log_start),
-            first_dirty: state.first_dirty,
+            first_dirty: state.first_dirty.map(|dirty| state.vouch_for(dirty)),
         }
     }
 
@@ -616,13 +616,11 @@ impl LogState {
         point
     }
 
-    /// The recovery point for the directory's checkpoint.
-    fn tell_recovery_point(&self) -> Offset {
-        let point = self.recovery_point();
-        let point = self.recovery_point_max.map_or(point, |max| max.min(point));
-        let told = &self.told_recovery_point;
-        told.set(told.get().max(point));
-        point
+    /// An offset for the directory's checkpoints, below which a recovery will believe this log.
+    fn vouch_for(&self, offset: Offset) -> Offset {
+        let offset = self.vouch_max.map_or(offset, |max| max.min(offset));
+        self.vouched.set(self.vouched.get().max(offset));
+        offset
     }
 
     /// Whether some flush is owed for what is written now.

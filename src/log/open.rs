@@ -57,6 +57,14 @@ pub struct LogOpen {
     pub producer_limits: ProducerLimits,
 }
 
+impl LogOpen {
+    /// Below this the checkpoints vouch for the log: a recovery believes what it finds there.
+    pub fn vouched_for(&self) -> Offset {
+        let first_dirty = self.first_dirty.unwrap_or_default();
+        self.recovery_point.max(first_dirty)
+    }
+}
+
 /// What opening found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
@@ -529,8 +537,8 @@ impl Loader {
             unproven,
             persisting: false,
             first_dirty: None,
-            recovery_point_max: None,
-            told_recovery_point: Cell::new(self.open.recovery_point),
+            vouch_max: None,
+            vouched: Cell::new(self.open.vouched_for()),
         };
         let log = Log::from_parts(LogParts {
             topic: self.open.topic,
@@ -546,6 +554,9 @@ impl Loader {
                 return Err(error.into_io());
             }
         }
+        // Past the end it speaks of another log of this name, or of a tail that was lost.
+        let first_dirty = self.open.first_dirty.filter(|dirty| *dirty <= log.log_end());
+        log.state_mut().first_dirty = first_dirty;
         log.journal_settled();
         Ok((log, self.report))
     }

@@ -185,10 +185,7 @@ impl<'a> Recovery<'a> {
             return true;
         }
         let open = &self.loader.open;
-        let on_disk = open
-            .recovery_point
-            .max(open.first_dirty.unwrap_or_default());
-        let kept = later.base() <= on_disk && later.file_len() > 0;
+        let kept = later.base() <= open.vouched_for() && later.file_len() > 0;
         let meant = open.config.compact && whole && later.base() > next && kept;
         if meant {
             tracing::warn!(

@@ -159,6 +159,8 @@ impl Log {
             new.is_future = false;
             new.config = old.config.clone();
             new.first_dirty = old.first_dirty;
+            // The copy's directory was told the log's first dirty offset.
+            new.vouched.set(new.vouched.get().max(old.vouched.get()));
             new.flush_wanted = old.flush_wanted.max(new.flush_wanted);
             // Tasks of the one log and of the other.
             std::mem::swap(&mut new.persisting, &mut old.persisting);

@@ -41,8 +41,8 @@ impl Log {
     /// Cuts everything at or past `offset`. A batch that reaches across it goes as a whole, and
     /// the log ends where it began. No effect if the log ends there already.
     ///
-    /// Whoever calls this sees to it that the recovery-point checkpoint on disk is no higher than
-    /// that before, see [`Log::lower_recovery_point`]: what lies below it is believed unseen.
+    /// Whoever calls this sees to it that the checkpoints on disk vouch for nothing above that
+    /// before, see [`Log::lower_checkpoints`]: what lies below them is believed.
     ///
     /// # Errors
     /// `OutOfRange` below the log start; the storage; `NoSpace` as
@@ -144,22 +144,22 @@ impl Log {
     }
 
     /// Before a cut at `offset`, or with 0 before the log starts over: from here on no checkpoint
-    /// names a recovery point above the segment that is cut. True if the checkpoint on disk may do
-    /// so: it must be written before the cut. Until [`Log::free_recovery_point`].
-    pub fn lower_recovery_point(&self, offset: Offset) -> bool {
+    /// names a recovery point, or a first dirty offset, above the segment that is cut. True if one
+    /// on disk may do so: they must be written before the cut. Until [`Log::free_checkpoints`].
+    pub fn lower_checkpoints(&self, offset: Offset) -> bool {
         let mut state = self.state_mut();
         // The batch that a cut falls back to begins no earlier than its segment.
         let max = state.floor_base(offset).min(offset);
-        state.recovery_point_max = Some(max);
-        state.told_recovery_point.get() > max
+        state.vouch_max = Some(max);
+        state.vouched.get() > max
     }
 
-    /// The cut is done, or is off. `written` says that the checkpoint on disk was lowered.
-    pub fn free_recovery_point(&self, written: bool) {
+    /// The cut is done, or is off. `written` says that the checkpoints on disk were lowered.
+    pub fn free_checkpoints(&self, written: bool) {
         let mut state = self.state_mut();
-        let max = state.recovery_point_max.take();
+        let max = state.vouch_max.take();
         if let Some(max) = max.filter(|_| written) {
-            state.told_recovery_point.set(max);
+            state.vouched.set(max);
         }
     }
 

@@ -144,7 +144,7 @@ impl Shard {
         let mut dirs = self.dirs.online.iter();
         if dirs.any(|dir| dir.journals.may_be_removed()) {
             // Where a log was said to start may be noted nowhere else.
-            self.write_recovery_points().await;
+            self.write_checkpoints().await;
         }
         for dir in &self.dirs.online {
             if self.logs.failure_of(&dir.path).is_none()
@@ -204,12 +204,12 @@ impl Shard {
             }
         }
         let dirs: Vec<PathBuf> = opens.iter().map(|open| open.log_dir.clone()).collect();
-        let points: Vec<Offset> = opens.iter().map(|open| open.recovery_point).collect();
+        let vouched: Vec<Offset> = opens.iter().map(LogOpen::vouched_for).collect();
         let opened = self.logs.open_all(opens).await;
-        let is_below = |(opened, point): (&Result<(Rc<Log>, _), _>, &Offset)| {
-            opened.as_ref().is_ok_and(|(log, _)| log.log_end() < *point)
+        let is_below = |(opened, vouched): (&Result<(Rc<Log>, _), _>, &Offset)| {
+            opened.as_ref().is_ok_and(|(log, _)| log.log_end() < *vouched)
         };
-        let cut_below_point = opened.iter().zip(&points).any(is_below);
+        let cut_below = opened.iter().zip(&vouched).any(is_below);
         let mut placed = Vec::new();
         for ((new, dir), opened) in new.into_iter().zip(dirs).zip(opened) {
             match opened {
@@ -231,10 +231,10 @@ impl Shard {
                 Err(error) => self.not_opened(new, dir, &error),
             }
         }
-        if cut_below_point {
-            // A recovery has cut below what the checkpoint vouches for. What is appended there from
+        if cut_below {
+            // A recovery has cut below what the checkpoints vouch for. What is appended there from
             // now on must not be believed unseen.
-            self.write_recovery_points().await;
+            self.write_checkpoints().await;
         }
         self.end_journals().await;
         self.tell_placed(placed);
@@ -442,13 +442,6 @@ impl Shard {
     fn host(self: &Rc<Self>, image: &Image, new: &Wanted<'_>, log: Rc<Log>) {
         let Wanted { id, topic, .. } = *new;
         let key = (topic.name.to_string(), id.index);
-        let mut cleaned = self.dirs.online.iter();
-        let cleaned =
-            cleaned.find_map(|dir| dir.checkpointed(&dir.checkpoints.cleaner, &key, topic.id));
-        // Past the end it speaks of another log of this name, or of a tail that was lost.
-        if let Some(first_dirty) = cleaned.filter(|dirty| *dirty <= log.log_end()) {
-            log.set_first_dirty(first_dirty);
-        }
         let end = log.log_end();
         let high_watermark = self
             .dirs

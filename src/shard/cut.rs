@@ -1,6 +1,5 @@
 //! Cuts the logs of followers that have left their leaders' histories. Runs on the shard; the
-//! recovery points on disk are lowered first, by control, in one write for all that are cut
-//! together. Where to cut is decided by [`crate::replica::follower`].
+//! checkpoints on disk are lowered first, by control, in one write for all that are cut together. Where to cut is decided by [`crate::replica::follower`].
 
 use super::Shard;
 use super::control::Control;
@@ -55,10 +54,10 @@ impl Shard {
         let mut must_write = false;
         for cut in &cuts {
             let at = if cut.start_over { Offset::ZERO } else { cut.to };
-            must_write |= cut.partition.log.lower_recovery_point(at);
+            must_write |= cut.partition.log.lower_checkpoints(at);
         }
         let unwritten = if must_write {
-            self.write_recovery_points().await
+            self.write_checkpoints().await
         } else {
             Some(Vec::new())
         };
@@ -77,7 +76,7 @@ impl Shard {
                     }
                     outcome.is_ok()
                 };
-            log.free_recovery_point(written && must_write);
+            log.free_checkpoints(written && must_write);
             cut.partition
                 .as_follower(|follower, log| follower.on_log_changed(log));
             self.check_waiting(cut.partition.id, true);
@@ -89,12 +88,18 @@ impl Shard {
     }
 
     /// Has the checkpoints written; the directories where that failed, `None` if control is gone.
-    pub(super) async fn write_recovery_points(&self) -> Option<Vec<PathBuf>> {
+    pub(super) async fn write_checkpoints(&self) -> Option<Vec<PathBuf>> {
         let write = |control: Rc<Control>| -> LocalFuture<Vec<PathBuf>> {
             Box::pin(async move { control.write_checkpoints(true).await })
         };
         let place = self.control_place();
         self.mesh().call_control(place, write).await.ok()
+    }
+
+    /// The same; whether those of this log's directory were.
+    pub(super) async fn write_checkpoints_of(&self, log: &Log) -> bool {
+        let unwritten = self.write_checkpoints().await;
+        unwritten.is_some_and(|dirs| is_in_none(log, &dirs))
     }
 }
 

@@ -403,14 +403,14 @@ impl Shard {
     /// As a follower's log is cut: what the checkpoint says of it is lowered first.
     async fn cut_copy(&self, copy: &Rc<Log>, to: Offset, start_over: bool) -> Result<(), LogError> {
         let at = if start_over { Offset::ZERO } else { to };
-        let must_write = copy.lower_recovery_point(at);
-        let written = !must_write || self.write_checkpoints().await;
+        let must_write = copy.lower_checkpoints(at);
+        let written = !must_write || self.write_checkpoints_of(copy).await;
         let outcome = match (written, start_over) {
             (false, _) => Ok(()),
             (true, true) => copy.truncate_fully_and_start_at(to).await,
             (true, false) => copy.truncate_to(to).await,
         };
-        copy.free_recovery_point(written && must_write);
+        copy.free_checkpoints(written && must_write);
         outcome
     }
 
@@ -470,7 +470,7 @@ impl Shard {
         let (log, copy) = (moving.log(), &moving.copy);
         copy.flush().await.map_err(|_| Stop::Failed)?;
         state.flushed();
-        if !settled(copy).await? || !self.write_checkpoints().await {
+        if !settled(copy).await? || !self.write_checkpoints_of(copy).await {
             return Ok(false);
         }
         // A flush that must first write again what an unclean start found waits for the permit that
@@ -547,15 +547,6 @@ impl Shard {
         };
         let told = self.mesh().call_control(self.control_place(), tell).await;
         told.unwrap_or(false)
-    }
-
-    /// Has the directories' checkpoints written; whether all were.
-    async fn write_checkpoints(&self) -> bool {
-        let write = |control: Rc<Control>| -> LocalFuture<bool> {
-            Box::pin(async move { control.write_checkpoints(true).await.is_empty() })
-        };
-        let written = self.mesh().call_control(self.control_place(), write).await;
-        written.unwrap_or(false)
     }
 }
 

@@ -411,12 +411,10 @@ async fn history(seed: u64, dir: PathBuf) {
             if history.rng.bool() {
                 open.recovery_point = end;
             }
+            open.first_dirty = first_dirty;
             let (log, report) = Log::open(&shard, open).await.unwrap();
             assert!(report.cuts.is_empty() && report.segments_deleted.is_empty());
-            assert_eq!(log.log_end(), end, "{report:?}");
-            if let Some(first_dirty) = first_dirty {
-                log.set_first_dirty(first_dirty);
-            }
+            assert_eq!((log.log_end(), log.first_dirty()), (end, first_dirty));
             history.log = log;
             history.check().await;
             history.check_producers().await;
@@ -567,8 +565,17 @@ fn what_was_clean_is_dirty_again_where_the_tail_was_cut() {
         let log = versions(&dir, compacted(), 40).await;
         assert!(clean(&cleaner(), &log).await);
         assert!(log.first_dirty() > Some(Offset(50)));
+        // No flush has been told of, and yet a checkpoint vouches for what lies behind the cut.
+        assert!(log.checkpoint_facts().first_dirty > Some(Offset(50)));
+        assert!(log.lower_checkpoints(Offset(50)));
+        let lowered = log.checkpoint_facts();
+        assert!(lowered.recovery_point <= Offset(50));
+        assert!(lowered.first_dirty <= Some(Offset(50)));
         log.truncate_to(Offset(50)).await.unwrap();
+        log.free_checkpoints(true);
         assert!(log.first_dirty() <= Some(Offset(50)));
+        assert!(!log.lower_checkpoints(Offset(50)));
+        log.free_checkpoints(false);
         log.truncate_fully_and_start_at(Offset(500)).await.unwrap();
         assert_eq!(log.first_dirty(), None);
     });

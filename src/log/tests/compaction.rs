@@ -114,6 +114,7 @@ impl Known {
         shard.found_journals(Path::new(LOG_DIR), journals.clone());
         let mut open = open_of(Path::new(LOG_DIR), self.config.borrow().clone());
         open.recovery_point = Offset(self.recovery_point.get());
+        open.first_dirty = self.first_dirty.get();
         let (log, report) = Log::open(&shard, open).await.ok()?;
         journals.started().await.ok()?;
         let must = if self.power_lost.get() {
@@ -128,10 +129,6 @@ impl Known {
         );
         self.sent.borrow_mut().retain(|(_, last)| *last < end);
         self.check(&log, &report).await;
-        let known = self.first_dirty.get().filter(|dirty| dirty.0 <= end);
-        if let Some(first_dirty) = known {
-            log.set_first_dirty(first_dirty);
-        }
         self.written.set(end);
         self.durable.set(self.durable.get().min(end));
         self.note(&log);
