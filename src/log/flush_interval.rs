@@ -9,10 +9,11 @@ use crate::types::Offset;
 
 use super::watermarks::Watermarks;
 
-/// Counts records since the last flush.
+/// Counts records that no flush covers yet. What is acknowledged from memory stays below
+/// `flush.messages` of them at any moment.
 #[derive(Debug)]
 pub struct FlushInterval {
-    /// Records from here on count.
+    /// Records from here on count: none below is acknowledged before it is durable.
     counted_from: Offset,
     /// A flush that covers everything below is under way or done.
     planned: Offset,
@@ -32,7 +33,9 @@ impl FlushInterval {
 
     /// Offsets from `base` to `end` were assigned; a flush is due with every `messages` records.
     pub fn appended(&mut self, base: Offset, end: Offset, messages: i64, marks: &Watermarks) {
-        let counted = end.since(self.counted_from.min(end));
+        // A flush that is under way may yet fail: only what is durable counts no more.
+        let from = self.counted_from.max(marks.durable()).min(end);
+        let counted = end.since(from);
         if i64::try_from(counted).unwrap_or(i64::MAX) >= messages {
             let first = if self.is_held(marks) {
                 self.held.0
@@ -65,7 +68,6 @@ impl FlushInterval {
     /// A flush of everything below `upto` begins.
     pub fn planned(&mut self, upto: Offset) {
         self.planned = self.planned.max(upto);
-        self.counted_from = self.counted_from.max(upto);
     }
 
     /// The log ends at `offset` now. A flush under way counts for nothing any more.
@@ -131,6 +133,19 @@ mod tests {
         assert_eq!(log.append(7), 22);
         assert_eq!(log.append(1), 22);
         assert!(log.interval.is_due());
+    }
+
+    #[test]
+    fn a_flush_that_is_under_way_for_another_reason_lets_no_more_go_unflushed() {
+        let mut log = Log::new();
+        assert_eq!(log.append(9), 9);
+        let flush = log.begin_flush();
+        // Ten are not durable, whatever is on its way.
+        assert_eq!(log.append(1), 9);
+        assert!(log.interval.is_due());
+        assert_eq!(log.end_flush(flush), 9);
+        let flush = log.begin_flush();
+        assert_eq!(log.end_flush(flush), 10);
     }
 
     #[test]
