@@ -1,5 +1,6 @@
 //! Cuts the logs of followers that have left their leaders' histories. Runs on the shard; the
-//! checkpoints on disk are lowered first, by control, in one write for all that are cut together. Where to cut is decided by [`crate::replica::follower`].
+//! checkpoints on disk are lowered first, by control, in one write for all that are cut together.
+//! Where to cut is decided by [`crate::replica::follower`].
 
 use super::Shard;
 use super::control::Control;
