@@ -555,7 +555,10 @@ impl Loader {
             }
         }
         // Past the end it speaks of another log of this name, or of a tail that was lost.
-        let first_dirty = self.open.first_dirty.filter(|dirty| *dirty <= log.log_end());
+        let first_dirty = self
+            .open
+            .first_dirty
+            .filter(|dirty| *dirty <= log.log_end());
         log.state_mut().first_dirty = first_dirty;
         log.journal_settled();
         Ok((log, self.report))

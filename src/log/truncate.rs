@@ -255,15 +255,7 @@ impl Log {
         {
             let mut state = self.state_mut();
             state.status = Status::Truncating;
-            state.generation += 1;
-            state.marks.truncated_to(offset);
-            state.pending.cut(offset);
-            let LogState {
-                interval, marks, ..
-            } = &mut *state;
-            interval.cut(offset, marks);
-            state.synced_below.set(offset.min(state.synced_below.get()));
-            state.first_dirty = state.first_dirty.map(|dirty| dirty.min(offset));
+            state.lower_end(offset);
         }
         self.shard.recent.truncate(self.key(), offset);
         self.announce();
@@ -319,11 +311,8 @@ impl Log {
         segment.find_first_timestamp().await?;
         {
             let mut state = self.state_mut();
-            state.marks.truncated_to(cut.offset);
-            let LogState {
-                interval, marks, ..
-            } = &mut *state;
-            interval.cut(cut.offset, marks);
+            // A flush begun since the cut began saw the file, and perhaps the end, as they were.
+            state.lower_end(cut.offset);
             state.epochs_unwritten |= state.epochs.truncate_from_end(cut.offset);
         }
         self.rebuild_producers(cut.offset).await?;
@@ -499,5 +488,18 @@ impl Log {
             state.dir.clone(),
             state.config.clone(),
         )
+    }
+}
+
+impl LogState {
+    /// The log ends at `offset`. No flush or read that is under way says anything about what is
+    /// written there from now on.
+    fn lower_end(&mut self, offset: Offset) {
+        self.generation += 1;
+        self.marks.truncated_to(offset);
+        self.pending.cut(offset);
+        self.interval.cut(offset, &self.marks);
+        self.synced_below.set(offset.min(self.synced_below.get()));
+        self.first_dirty = self.first_dirty.map(|dirty| dirty.min(offset));
     }
 }

@@ -207,7 +207,9 @@ impl Shard {
         let vouched: Vec<Offset> = opens.iter().map(LogOpen::vouched_for).collect();
         let opened = self.logs.open_all(opens).await;
         let is_below = |(opened, vouched): (&Result<(Rc<Log>, _), _>, &Offset)| {
-            opened.as_ref().is_ok_and(|(log, _)| log.log_end() < *vouched)
+            opened
+                .as_ref()
+                .is_ok_and(|(log, _)| log.log_end() < *vouched)
         };
         let cut_below = opened.iter().zip(&vouched).any(is_below);
         let mut placed = Vec::new();

@@ -327,3 +327,10 @@ fn a_recovery_point_told_before_its_segment_rolled_does_not_hide_the_roll() {
     // power went before the old file's reserved space was cut, and its tail of zeros was believed.
     lives(15_067_355_614_863_740_585, false);
 }
+
+/// The cut named an offset inside a batch. A flush that began while it was under way ended behind
+/// it, and vouched for another batch that had been written at that place since.
+#[test]
+fn a_flush_begun_in_the_middle_of_a_cut_vouches_for_nothing_written_behind_it() {
+    lives(1891, false);
+}
